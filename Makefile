@@ -1,0 +1,36 @@
+# make demo: train on real Wikipedia links for five minutes and ask the model.   make test: all tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test slow lint corpus clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("superbloom needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/superbloom demo
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+slow: $(READY) lint
+	$(BIN)/python -m pytest -m ''
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Rebuild the built-in corpus from the first 100 MB of the English Wikipedia dump of 2006-03-03 (enwik8).
+corpus: $(READY)
+	$(BIN)/python -m superbloom.prepare.bundled $(ENWIK8)
+
+clean:
+	rm -rf $(VENV) superbloom-demo superbloom-demo.run .mypy_cache .ruff_cache .pytest_cache .hypothesis

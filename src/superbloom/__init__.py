@@ -1,0 +1,58 @@
+"""Superbloom: a Transformer over Bloom digests, for catalogues too large for a softmax.
+
+Names are imported on first use, so that `import superbloom` and the command line start at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from superbloom.api import Superbloom
+    from superbloom.config import PRESETS, ModelConfig, TrainConfig
+    from superbloom.corpus import Corpus
+    from superbloom.errors import InputError
+    from superbloom.hashing import BloomHash
+    from superbloom.predict import MASK, Prediction, Predictor
+    from superbloom.search import TopK, exhaustive, top_k
+    from superbloom.vocab import Vocab
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Superbloom": "api",
+    "PRESETS": "config",
+    "ModelConfig": "config",
+    "TrainConfig": "config",
+    "Corpus": "corpus",
+    "InputError": "errors",
+    "BloomHash": "hashing",
+    "MASK": "predict",
+    "Prediction": "predict",
+    "Predictor": "predict",
+    "TopK": "search",
+    "exhaustive": "search",
+    "top_k": "search",
+    "Vocab": "vocab",
+}
+__all__ = [
+    "MASK",
+    "PRESETS",
+    "BloomHash",
+    "Corpus",
+    "InputError",
+    "ModelConfig",
+    "Prediction",
+    "Predictor",
+    "Superbloom",
+    "TopK",
+    "TrainConfig",
+    "Vocab",
+    "exhaustive",
+    "top_k",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'superbloom' has no attribute {name!r}")
+    return getattr(import_module(f"superbloom.{_HOME[name]}"), name)

@@ -1,0 +1,3 @@
+from superbloom.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""The Python API: Superbloom(...).fit(corpus).predict(names), saved to and loaded from a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from superbloom import store
+from superbloom.config import PRESETS, ModelConfig, TrainConfig
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.evaluate import evaluate
+from superbloom.hashing import Special, max_alpha
+from superbloom.model import Model
+from superbloom.predict import Prediction, Predictor
+
+DEFAULT_MINUTES = 5.0
+
+
+class Superbloom:
+    """A model to fit and ask. Options are those of ModelConfig; a preset gives the paper's.
+
+    >>> rows = [["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8
+    >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(Corpus.from_sequences(rows), steps=3, quiet=True)
+    >>> len(model.predict(["Copenhagen", "Denmark"], k=3))
+    3
+    """
+
+    def __init__(self, preset: str | None = None, **options: Any) -> None:
+        if preset is not None and preset not in PRESETS:
+            raise InputError(f"preset {preset!r} given; {', '.join(PRESETS)} are allowed")
+        known = {field.name for field in fields(ModelConfig)} - {"num_ids", "num_target_ids"}
+        unknown = set(options) - known
+        if unknown:
+            raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
+        shape = {} if preset is None else {name: getattr(PRESETS[preset].config, name) for name in known}
+        self.options = shape | options
+        self.training: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+        self._model: Model | None = None
+        self._predictor: Predictor | None = None
+
+    def config_for(self, corpus: Corpus) -> ModelConfig:
+        """The model these options describe for this corpus; alpha, unless given, shrinks to fit a small one."""
+        options = dict(self.options)
+        targets = corpus.target_vocab
+        if targets is not None:
+            options |= {"num_target_ids": len(targets), "tied": False}
+        config = ModelConfig(num_ids=corpus.num_ids, **options)
+        if "alpha" in options:
+            return config
+        smallest = min(corpus.num_ids, len(targets or corpus.vocab))
+        alpha = min(config.alpha, max_alpha(smallest, config.num_hashes))
+        return ModelConfig(num_ids=corpus.num_ids, **options | {"alpha": alpha})
+
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        run: str | Path | None = None,
+        resume: bool = False,
+        quiet: bool = False,
+        **options: Any,
+    ) -> Superbloom:
+        """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
+
+        run names a folder for checkpoint and logs; with resume=True training goes on from what is there.
+        """
+        import torch
+
+        from superbloom.train import fit
+
+        known = {field.name for field in fields(TrainConfig)}
+        unknown = set(options) - known
+        if unknown:
+            raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
+        if options.get("steps") is None and options.get("minutes") is None:
+            options["minutes"] = DEFAULT_MINUTES
+        config = TrainConfig(**options)
+        torch.manual_seed(config.seed)
+        model = Model.create(self.config_for(corpus), corpus.vocab, corpus.target_vocab)
+        outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
+        self._use(model)
+        self.metrics = {"history": outcome.pop("history")}
+        self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
+        return self
+
+    def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
+        """rec@k on held-out rows beside yardsticks; see evaluate.evaluate. Kept with the model when it is saved."""
+        figures = evaluate(self.predictor, corpus, **options)
+        self.metrics[figures["split"]] = figures
+        return figures
+
+    def predict(
+        self, context: Sequence[str | Special], k: int = 10, **options: Any
+    ) -> list[Prediction] | list[list[Prediction]]:
+        """The k best names for the [MASK] of the context; if it has several, one such list for each."""
+        found = self.predictor.predict(context, k, **options)
+        return found[0] if len(found) == 1 else found
+
+    @property
+    def model(self) -> Model:
+        if self._model is None:
+            raise InputError(
+                "this Superbloom has not learned anything yet; call fit(corpus) or from_pretrained(folder)"
+            )
+        return self._model
+
+    @property
+    def predictor(self) -> Predictor:
+        if self._predictor is None:
+            self._predictor = Predictor(self.model)
+        return self._predictor
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model folder, whole or not at all; share it with any tool that copies folders."""
+        store.save(self.model, folder, training=self.training, metrics=self.metrics)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, verify: bool = True) -> Superbloom:
+        """A model from its folder, or from the Hugging Face hub by `owner/name`; every file is checked first."""
+        path = Path(folder)
+        if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+            path = _download(str(folder))
+        superbloom = cls()
+        superbloom._use(store.load(path, verify=verify))
+        superbloom.options = {
+            name: value for name, value in asdict(superbloom.model.config).items() if name != "num_ids"
+        }
+        superbloom.options.pop("num_target_ids")
+        superbloom.metrics = store.read_metrics(path)
+        return superbloom
+
+    def _use(self, model: Model) -> None:
+        self._model, self._predictor = model, None
+
+
+def _download(repo: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo))
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"there is no folder {repo}, and the hub gave no model of that name: {reason}") from None

@@ -1,0 +1,121 @@
+"""Training batches (Sec. 3.1): segments, 15 % masked, 80/10/10. A pure function of (seed, step).
+
+Every example has a number: batch `step` holds examples step·batch_size and on. Example e reads row e of an
+endless sequence of epochs, each a seeded permutation of the rows, and uses the e-th block of a counter-based
+random stream. So any process can make any slice of any batch, in any order, and all agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.hashing import Special
+
+MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
+
+
+class Batch(NamedTuple):
+    """ids (batch, n) as the model reads them, places (batch, p) of what it predicts, targets (batch, p).
+
+    Rows shorter than n end in PAD; rows with fewer than p masked elements have target PAD there.
+    """
+
+    ids: Tensor
+    places: Tensor
+    targets: Tensor
+
+
+class Batches:
+    """The stream of training batches of a corpus; rank r of several takes the r-th part of each."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        seq_len: int,
+        batch_size: int,
+        mask_share: float,
+        seed: int,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.rows = corpus.rows("train")
+        if not len(self.rows):
+            raise InputError(
+                f"none of the corpus's {len(corpus):,} rows is a training row of two or more ids; "
+                "give more or longer rows"
+            )
+        if batch_size % ranks:
+            raise InputError(f"batch_size={batch_size} does not divide among {ranks} processes; choose a multiple")
+        self.corpus, self.seq_len, self.mask_share, self.seed = corpus, seq_len, mask_share, seed
+        self.batch_size, self.share = batch_size, batch_size // ranks
+        self.first = rank * self.share
+        # One draw for the segment, then for each element: whether it is masked, how, and by what.
+        self._draws = -(-(1 + 3 * seq_len) // 4) * 4
+
+    def __getitem__(self, step: int) -> Batch:
+        examples = step * self.batch_size + self.first + np.arange(self.share)
+        uniform = self._uniform(examples[0])
+        start, length = segments(self.corpus.offsets, self._row(examples), uniform[:, 0], self.seq_len)
+        mask, how, what = np.split(uniform[:, 1 : 1 + 3 * self.seq_len], 3, axis=1)
+        n = int(length.max())
+        inside = np.arange(n) < length[:, None]
+        at = np.where(inside, start[:, None] + np.arange(n), 0)
+        ids = np.where(inside, self.corpus.ids[at], np.int32(Special.PAD))
+        # Mask the elements with the smallest draws: the share of the segment, but at least one.
+        wanted = np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
+        ranked = np.argsort(np.where(inside, mask[:, :n], 2.0), axis=1, kind="stable")
+        chosen = np.arange(wanted.max()) < wanted[:, None]
+        places = np.where(chosen, ranked[:, : wanted.max()], 0)
+        targets = np.where(chosen, self.corpus.targets[np.take_along_axis(at, places, 1)], np.int32(Special.PAD))
+        how, what = (np.take_along_axis(draw, places, 1) for draw in (how, what))
+        replacement = (what * self.corpus.num_ids).astype(np.int32)
+        current = np.take_along_axis(ids, places, 1)
+        perturbed = np.where(
+            how < MASKED, np.int32(Special.MASK), np.where(how < MASKED + REPLACED, replacement, current)
+        )
+        example, column = np.nonzero(chosen)
+        ids[example, places[example, column]] = perturbed[example, column]
+        return Batch(*(torch.from_numpy(part.astype(np.int64)) for part in (ids, places, targets)))
+
+    def starting_at(self, step: int) -> Iterator[Batch]:
+        while True:
+            yield self[step]
+            step += 1
+
+    def _uniform(self, first: int) -> np.ndarray:
+        """The random numbers of examples first and on: Philox counts blocks of four."""
+        stream = np.random.Philox(key=self.seed, counter=int(first) * self._draws // 4)
+        return np.random.Generator(stream).random((self.share, self._draws))
+
+    def _row(self, examples: np.ndarray) -> np.ndarray:
+        epochs, positions = np.divmod(examples, len(self.rows))
+        rows = np.empty(len(examples), dtype=np.int64)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            rows[here] = self.rows[_shuffle(self.seed, int(epoch), len(self.rows))[positions[here]]]
+        return rows
+
+
+def segments(offsets: np.ndarray, rows: np.ndarray, uniform: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where a random run of up to seq_len elements of each row starts, and how long it is.
+
+    >>> segments(np.array([0, 10, 13]), np.array([0, 1]), np.array([0.99, 0.99]), seq_len=4)
+    (array([ 6, 10]), array([4, 3]))
+    """
+    begin, size = offsets[rows], offsets[rows + 1] - offsets[rows]
+    length = np.minimum(size, seq_len)
+    return begin + (uniform * (size - length + 1)).astype(np.int64), length
+
+
+@lru_cache(maxsize=2)
+def _shuffle(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(size)

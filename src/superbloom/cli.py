@@ -1,0 +1,282 @@
+"""The command line. Each command imports what it needs when it runs and calls one function.
+
+Results go to standard output, progress and errors to standard error. A user's mistake is one line and exit
+code 2. With --json, standard output carries one JSON document and nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect as introspection
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from superbloom.config import ModelConfig, TrainConfig
+from superbloom.errors import InputError
+
+app = typer.Typer(
+    help="A Transformer for catalogues of ids too large for a softmax: Wikipedia entities, products, words.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+prepare = typer.Typer(help="Turn your data into a corpus folder.", no_args_is_help=True)
+app.add_typer(prepare, name="prepare")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one of the same kind is replaced.")]
+MinCount = Annotated[int, typer.Option(help="Leave out names that occur less often.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
+CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
+Beam = Annotated[int | None, typer.Option(help="Buckets opened per hash in the first round. (default: k)")]
+MaxRounds = Annotated[
+    int | None, typer.Option(help="Stop after so many rounds, certified or not. (default: until certified)")
+]
+
+
+def main() -> None:
+    """Run a command; a user's mistake or a failing disk ends in one line and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        _fail(str(error))
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        _fail(f"{error.strerror or error}{place}; nothing half-written is left behind")
+    except MemoryError:
+        _fail("out of memory; lower --batch-size, --logits-mb or --dim, or raise --alpha")
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+def _options_of(*configs: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every documented field of these dataclasses; unset ones arrive as None."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        given = introspection.signature(command, eval_str=True)
+        parameters = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for config in configs:
+            hints = get_type_hints(config)
+            for field in fields(config):
+                if "help" not in field.metadata:
+                    continue
+                default = "" if field.default in (None, MISSING) else f" (default: {field.default})"
+                option = typer.Option(help=field.metadata["help"] + default, rich_help_panel=config.__name__)
+                kind = Annotated[hints[field.name] | None, option]
+                parameters.append(
+                    introspection.Parameter(
+                        field.name, introspection.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+                    )
+                )
+        command.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for model and corpus.")] = Path("superbloom-demo"),
+    minutes: Annotated[float, typer.Option(help="How long to train.")] = 5.0,
+) -> None:
+    """Train on built-in Wikipedia links for five minutes, compare with yardsticks, answer queries."""
+    from superbloom.demo import demo as run
+
+    run(out, minutes)
+
+
+@prepare.command("wikipedia")
+def prepare_wikipedia(
+    dumps: Annotated[list[str], typer.Argument(help="pages-articles files: .xml, .bz2, .xz, .gz, .zst; - is stdin.")],
+    out: Out,
+    open_: Annotated[bool, typer.Option("--open", help="Keep links to pages that are not in the dump.")] = False,
+    drop_repeats: Annotated[bool, typer.Option(help="Keep only the first link of a page to each other page.")] = False,
+    max_entities: Annotated[int | None, typer.Option(help="Keep only the most frequent link targets.")] = None,
+    min_count: MinCount = 1,
+    json_: Json = False,
+) -> None:
+    """The entity links of a Wikipedia dump (Sec. 3 of the paper)."""
+    from superbloom.prepare.wikipedia import prepare_wikipedia as run
+
+    corpus = run(
+        dumps,
+        open_links=open_,
+        keep_repeats=not drop_repeats,
+        min_count=min_count,
+        max_names=max_entities,
+        notice=_notice,
+    )
+    _finish_prepare(corpus, out, json_)
+
+
+@prepare.command("sequences")
+def prepare_sequences(
+    files: Annotated[list[str], typer.Argument(help="Text, one tab-separated sequence a line; .gz .xz .zst .bz2 too.")],
+    out: Out,
+    keyed: Annotated[bool, typer.Option("--keyed", help="The first field of a line names the row.")] = False,
+    max_names: Annotated[int | None, typer.Option(help="Keep only the most frequent names.")] = None,
+    min_count: MinCount = 1,
+    json_: Json = False,
+) -> None:
+    """Sequences of names from text files."""
+    from superbloom.prepare.sequences import prepare_sequences as run
+
+    _finish_prepare(run(files, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
+
+
+@app.command()
+@_options_of(ModelConfig, TrainConfig)
+def train(
+    corpus: CorpusFolder,
+    out: Out,
+    preset: Annotated[str | None, typer.Option(help="Start from a model of the paper's tables.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run of the same --out.")] = False,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """Train a model; its checkpoint and logs are kept beside it, in OUT.run."""
+    from superbloom.run import train as run
+
+    result = run(corpus, out, preset, resume, {name: value for name, value in options.items() if value is not None})
+    if json_:
+        _print_json(result)
+    elif result["interrupted"]:
+        typer.echo(f"stopped at step {result['steps']:,}; go on with: superbloom train {corpus} --out {out} --resume")
+    else:
+        typer.echo(f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}. Next:")
+        typer.echo(f"  superbloom evaluate {out} {corpus}\n  superbloom predict {out} NAME… [MASK]")
+
+
+@app.command()
+def evaluate(
+    model: ModelFolder,
+    corpus: CorpusFolder,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    beam: Beam = None,
+    max_rounds: MaxRounds = None,
+    seed: Annotated[int, typer.Option(help="Which element of each row is hidden.")] = 0,
+    yardsticks: Annotated[bool, typer.Option(help="Compare with popularity and co-occurrence.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for metrics.json and the plot by frequency.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """rec@1/10/20 on held-out rows (Sec. 3.1), beside popularity and co-occurrence."""
+    from superbloom.run import evaluate as run
+
+    figures = run(model, corpus, out, split=split, beam=beam, max_rounds=max_rounds, seed=seed, yardsticks=yardsticks)
+    if json_:
+        _print_json(figures)
+        return
+    from rich.console import Console
+
+    from superbloom.report import recall_table
+
+    console = Console()
+    console.print(recall_table(figures))
+    console.print(
+        f"token rec@1 {figures['token_recall_at_1']['value']:.3f}; {figures['certified']:.1%} of the answers certified"
+    )
+    if out is not None:
+        console.print(f"wrote {out / 'metrics.json'} and {out / 'deciles.png'}", markup=False)
+
+
+@app.command()
+def predict(
+    model: ModelFolder,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict.")],
+    k: Annotated[int, typer.Option("-k", help="How many names.")] = 10,
+    beam: Beam = None,
+    max_rounds: MaxRounds = None,
+    combine: Annotated[
+        str, typer.Option(help="How hashes are combined: sum, min or max of log-probabilities.")
+    ] = "sum",
+    exclude: Annotated[list[str] | None, typer.Option(help="A name that may not be answered; may be repeated.")] = None,
+    json_: Json = False,
+) -> None:
+    """The most likely names for each [MASK] of a context, with the certificate."""
+    from superbloom.api import Superbloom
+
+    predictor = Superbloom.from_pretrained(model).predictor
+    found = predictor.predict(names, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude or ())
+    if json_:
+        _print_json({"context": names, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
+        return
+    for number, predictions in enumerate(found, 1):
+        if len(found) > 1:
+            typer.echo(f"[MASK] {number}")
+        for rank, prediction in enumerate(predictions, 1):
+            typer.echo(f"{rank:4d}  {prediction.score:8.3f}  {printable(prediction.name)}")
+        proof = (
+            "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
+        )
+        typer.echo(f"      ({proof})")
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A corpus or model folder.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Names to look up in it.")] = None,
+    json_: Json = False,
+) -> None:
+    """What is in a corpus or model folder; for names: id, count, digest and who shares their buckets."""
+    from superbloom.run import inspect as run
+
+    found = run(folder, names or [])
+    if json_:
+        _print_json(found)
+    else:
+        _print_tree(found)
+
+
+def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
+    corpus.save(out)
+    counts = corpus.counts()
+    if json_:
+        _print_json({"corpus": str(out), "counts": counts})
+        return
+    for name, value in counts.items():
+        typer.echo(f"{value:12,}  {name}")
+    typer.echo(f"The corpus is in {out}. Next:\n  superbloom train {out} --out {out}-model --minutes 5")
+
+
+def _notice(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def _print_tree(found: dict[str, Any], indent: str = "") -> None:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{indent}{printable(name)}")
+            _print_tree(value, indent + "  ")
+        elif isinstance(value, list):
+            typer.echo(f"{indent}{name}: {', '.join(printable(str(item)) for item in value)}")
+        else:
+            shown = f"{value:,}" if type(value) is int else printable(str(value))
+            typer.echo(f"{indent}{name}: {shown}")
+
+
+def printable(name: str) -> str:
+    """A name as one can show it in a terminal: control characters are spelled out.
+
+    >>> printable("two\\nlines"), printable("Malmö")
+    ('two\\\\nlines', 'Malmö')
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)

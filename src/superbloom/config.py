@@ -1,0 +1,193 @@
+"""What a model is and how it is trained, as two dataclasses, and the paper's twelve models as PRESETS.
+
+Every default lives here and nowhere else. A config that cannot work is refused with all its faults in one line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from superbloom.errors import InputError
+
+
+def option(default: Any, help_: str) -> Any:
+    """A field with a default and the sentence the command line shows for it."""
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and choices that fix a model's parameters and its answers.
+
+    >>> ModelConfig(num_ids=1000, alpha=4).num_buckets
+    250
+    """
+
+    num_ids: int
+    num_hashes: int = option(2, "hash functions m: tokens per id")
+    alpha: int = option(4, "ids that share a bucket; 1 is no hashing")
+    hash_seed: int = option(0, "seed of the hash functions")
+    # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
+    num_special: int = option(4, "special ids, each with m tokens of its own")
+    dim: int = option(128, "width d of the embeddings")
+    heads: int = option(4, "attention heads; they divide dim")
+    ffn_dim: int = option(512, "width of the feed-forward layers")
+    layers: int = option(2, "Transformer layers L")
+    seq_len: int = option(32, "longest segment n")
+    dropout: float = option(0.0, "dropout in training")
+    norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
+    positions: bool = option(False, "learn a position per element; without, a segment is a set")
+    tied: bool = option(True, "use the input embedding as output embedding")
+    transform: bool = option(False, "BERT's dense layer and norm before the output")
+    output_bias: bool = option(True, "a bias per output token")
+    softmax: Literal["per-hash", "joint"] = option("per-hash", "softmax over the buckets of each hash, or over all")
+    # A second vocabulary to predict, hashed by functions of its own (h differs from η, Sec. 2.3).
+    num_target_ids: int | None = None
+    target_alpha: int | None = option(None, "alpha of a second vocabulary, if rows carry targets (default: alpha)")
+
+    def __post_init__(self) -> None:
+        at_least_one = ("num_ids", "num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len")
+        faults = [f"{name}={getattr(self, name)}: 1 or more is allowed" for name in at_least_one if self._low(name, 1)]
+        if not faults and self.dim % self.heads:
+            faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {self._divisors()}")
+        if self._low("num_special", 4):
+            faults.append(f"num_special={self.num_special}: 4 or more is allowed")
+        if not 0 <= self.dropout < 1:
+            faults.append(f"dropout={self.dropout}: from 0 to below 1 is allowed")
+        for name, allowed in (("norm", ("pre", "post")), ("softmax", ("per-hash", "joint"))):
+            if getattr(self, name) not in allowed:
+                faults.append(f"{name}={getattr(self, name)!r}: {' or '.join(map(repr, allowed))} is allowed")
+        if self.num_target_ids is not None and self.tied:
+            faults.append("tied=True with a second vocabulary: its tokens need an embedding of their own, tied=False")
+        if faults:
+            raise InputError("; ".join(faults))
+
+    def _low(self, name: str, lowest: int) -> bool:
+        value = getattr(self, name)
+        return type(value) is not int or value < lowest
+
+    def _divisors(self) -> str:
+        return ", ".join(str(h) for h in range(1, self.dim + 1) if self.dim % h == 0)
+
+    @property
+    def num_buckets(self) -> int:
+        return -(-self.num_ids // self.alpha)
+
+    @property
+    def num_tokens(self) -> int:
+        """Rows of the input embedding E^I."""
+        return self.num_hashes * (self.num_buckets + self.num_special)
+
+    @property
+    def output_buckets(self) -> int:
+        """Buckets of one hash of the output space."""
+        if self.num_target_ids is None:
+            return self.num_buckets
+        return -(-self.num_target_ids // (self.target_alpha or self.alpha))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained; the defaults suit small models on a few cores (docs/log.md)."""
+
+    steps: int | None = option(None, "train this many steps in all")
+    minutes: float | None = option(None, "train this many minutes in all")
+    batch_size: int = option(128, "segments per step, over all processes")
+    learning_rate: float = option(2e-3, "highest learning rate")
+    warmup: int = option(200, "steps until the highest learning rate; it falls with 1/sqrt(step) after")
+    weight_decay: float = option(0.0, "decoupled weight decay")
+    clip: float = option(1.0, "largest norm of the gradient")
+    mask_share: float = option(0.15, "share of a segment that is masked")
+    seed: int = option(0, "seed of weights, batches and dropout")
+    precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
+    loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
+    samples: int = option(8192, "negatives of the sampled softmax")
+    proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
+    logits_mb: int = option(256, "megabytes of logits held at a time")
+    valid_every: int = option(250, "steps between validations")
+    valid_rows: int = option(1000, "rows of a validation at most")
+    save_every: int = option(500, "steps between checkpoints")
+
+    def __post_init__(self) -> None:
+        faults = []
+        if (self.steps is None) == (self.minutes is None):
+            faults.append(f"steps={self.steps}, minutes={self.minutes}: give one of them")
+        at_least_one = ("batch_size", "warmup", "samples", "logits_mb", "valid_every", "valid_rows", "save_every")
+        for name in (*at_least_one, *(("steps",) if self.steps is not None else ())):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                faults.append(f"{name}={getattr(self, name)}: 1 or more is allowed")
+        for name in ("learning_rate", "clip", *(("minutes",) if self.minutes is not None else ())):
+            if not 0 < getattr(self, name) < float("inf"):
+                faults.append(f"{name}={getattr(self, name)}: more than 0 is allowed")
+        if not 0 < self.mask_share < 1:
+            faults.append(f"mask_share={self.mask_share}: between 0 and 1 is allowed")
+        choices = (
+            ("precision", ("fp32", "bf16")),
+            ("loss", ("full", "sampled")),
+            ("proposal", ("log-uniform", "empirical")),
+        )
+        for name, allowed in choices:
+            if getattr(self, name) not in allowed:
+                faults.append(f"{name}={getattr(self, name)!r}: {' or '.join(map(repr, allowed))} is allowed")
+        if faults:
+            raise InputError("; ".join(faults))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A row of the paper's tables: the model, and the size printed there (its M is 2^20, its G 2^30)."""
+
+    table: int
+    printed: str
+    config: ModelConfig
+
+    @property
+    def printed_parameters(self) -> float:
+        return float(self.printed[:-1]) * {"M": 2**20, "G": 2**30}[self.printed[-1]]
+
+
+# Sec. 3.2 and 4: Adam at these learning rates with inverse-square-root decay; batches of 1024 and 4096.
+WIKIPEDIA_IDS = 5_281_889
+TOP_IDS = 500_000
+TEXT_IDS = 1_000_000
+TEXT_RESERVED = 999  # BERT's vocabulary file has about as many [unused] and special entries
+
+
+def _paper(num_ids: int, alpha: int, dim: int, heads: int, ffn_dim: int, layers: int, **other: Any) -> ModelConfig:
+    """The paper's architecture (App. A) with BERT's transform and bias before the output softmax."""
+    return ModelConfig(
+        num_ids=num_ids,
+        num_hashes=1 if alpha == 1 else 2,
+        alpha=alpha,
+        dim=dim,
+        heads=heads,
+        ffn_dim=ffn_dim,
+        layers=layers,
+        dropout=0.1,
+        norm="post",
+        transform=True,
+        softmax="joint",
+        **other,
+    )
+
+
+def _text(alpha: int, dim: int, heads: int, ffn_dim: int, layers: int) -> ModelConfig:
+    text = {"positions": True, "seq_len": 512, "num_special": TEXT_RESERVED}
+    return _paper(TEXT_IDS - TEXT_RESERVED, alpha, dim, heads, ffn_dim, layers, **text)
+
+
+PRESETS = {
+    "baseline": Preset(1, "248M", _paper(WIKIPEDIA_IDS, 1, 48, 4, 1024, 12)),
+    "sampled-softmax": Preset(1, "2.6G", _paper(WIKIPEDIA_IDS, 1, 512, 8, 2048, 12)),
+    "superbloom": Preset(1, "229M", _paper(WIKIPEDIA_IDS, 50, 768, 12, 3072, 12)),
+    "baseline-l1": Preset(3, "123M", _paper(TOP_IDS, 1, 256, 1, 1024, 1)),
+    "baseline-l12": Preset(3, "132M", _paper(TOP_IDS, 1, 256, 8, 1024, 12)),
+    "superbloom-d256l1": Preset(3, "13M", _paper(TOP_IDS, 20, 256, 1, 1024, 1)),
+    "superbloom-d384l1": Preset(3, "21M", _paper(TOP_IDS, 20, 384, 1, 1536, 1)),
+    "superbloom-d256l12": Preset(3, "21M", _paper(TOP_IDS, 20, 256, 8, 1024, 12)),
+    "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12)),
+    "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12)),
+    "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12)),
+    "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12)),
+}

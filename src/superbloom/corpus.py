@@ -1,0 +1,248 @@
+"""The prepared data: rows of ids with a key and a split, memory-mapped (docs/formats.md).
+
+    corpus.json       counts, provenance, how rows were split
+    vocab.arrow       the names (vocab.py)
+    targets.arrow     the names of a second vocabulary, if rows carry targets (S^O differs from S^I, Sec. 2.3)
+    sequences.arrow   key, ids, split, and optionally targets (as long as ids) and times
+
+A row is a page with its links, a user with items, a document with words. Its split depends on its key alone,
+so that it is the same in every version of the data: 10 % test (Sec. 3.1), 5 % of the rest for validation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import count, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from superbloom.errors import InputError
+from superbloom.folder import new_folder, read_folder
+from superbloom.vocab import Vocab, read_arrow, write_arrow
+
+SPLITS = {"train": 0, "valid": 1, "test": 2}
+TEST_SHARE = 0.10
+VALID_SHARE = 0.05
+
+
+class Corpus:
+    """Rows of ids and the vocabulary they come from.
+
+    >>> corpus = Corpus.from_sequences([["Copenhagen", "Denmark"], ["Denmark", "Oslo", "Denmark"]])
+    >>> corpus.vocab.names(corpus.row(1)), corpus.num_ids, len(corpus)
+    (['Denmark', 'Oslo', 'Denmark'], 3, 2)
+    """
+
+    def __init__(
+        self, vocab: Vocab, sequences: pa.Table, target_vocab: Vocab | None = None, info: dict[str, Any] | None = None
+    ) -> None:
+        self.vocab = vocab
+        self.target_vocab = target_vocab
+        self.sequences = sequences
+        self.info = info or {}
+        lists = sequences["ids"].chunk(0)
+        self.offsets: np.ndarray = lists.offsets.to_numpy()
+        self.ids: np.ndarray = lists.values.to_numpy()
+        self.splits: np.ndarray = sequences["split"].chunk(0).to_numpy()
+        # What is predicted: the ids themselves, unless rows carry targets of their own.
+        self.targets: np.ndarray = self.ids if target_vocab is None else sequences["targets"].chunk(0).values.to_numpy()
+
+    @classmethod
+    def from_sequences(
+        cls,
+        rows: Iterable[Sequence[str]],
+        keys: Iterable[str] | None = None,
+        *,
+        targets: Iterable[Sequence[str]] | None = None,
+        min_count: int = 1,
+        max_names: int | None = None,
+        source: str = "sequences",
+    ) -> Corpus:
+        """Number the names of rows; names rarer than min_count or beyond the max_names most frequent are left out.
+
+        keys name the rows (their number otherwise); targets gives for each row what stands at each of its
+        positions in a second vocabulary.
+        """
+        keyed = zip(map(str, count()) if keys is None else keys, rows, strict=False)
+        return cls.from_keyed(keyed, targets=targets, min_count=min_count, max_names=max_names, source=source)
+
+    @classmethod
+    def from_keyed(
+        cls,
+        rows: Iterable[tuple[str, Sequence[str]]],
+        *,
+        targets: Iterable[Sequence[str]] | None = None,
+        min_count: int = 1,
+        max_names: int | None = None,
+        source: str = "sequences",
+    ) -> Corpus:
+        """The same from (key, names) pairs, read once, so that they may come straight from a file."""
+        if min_count < 1 or (max_names is not None and max_names < 1):
+            raise InputError(f"min_count={min_count}, max_names={max_names} given; whole numbers from 1 are allowed")
+        inputs, outputs, keys, lengths = _Numbering(), _Numbering(), [], array("q")
+        for number, ((key, row), target) in enumerate(zip(rows, targets or repeat(()), strict=False)):
+            inputs.add(row, number)
+            if targets is not None:
+                outputs.add(target, number)
+                if len(target) != len(row):
+                    raise InputError(f"row {number} has {len(row)} names but {len(target)} targets; give one each")
+            keys.append(key)
+            lengths.append(len(row))
+        vocab, ids = inputs.vocab(min_count, max_names)
+        row_of = np.repeat(np.arange(len(lengths)), lengths)
+        kept = ids >= 0
+        columns: dict[str, Any] = {
+            "key": pa.array(keys, type=pa.large_string()),
+            "ids": _lists(ids[kept], row_of[kept], len(lengths)),
+            "split": split_of(keys),
+        }
+        target_vocab = None
+        if targets is not None:
+            target_vocab, target_ids = outputs.vocab(1, None)
+            columns["targets"] = _lists(target_ids[kept], row_of[kept], len(lengths))
+        filled = np.bincount(row_of[kept], minlength=len(lengths)) > 0
+        sequences = pa.table(columns).filter(pa.array(filled)).combine_chunks()
+        return cls(vocab, sequences, target_vocab, {"source": source, "min_count": min_count})
+
+    @classmethod
+    def open(cls, folder: str | Path, verify: bool = True) -> Corpus:
+        """Memory-map a corpus folder; a damaged or foreign file is refused by name."""
+        folder = Path(folder)
+        manifest = read_folder(folder, "corpus", verify)
+        has_targets = "targets.arrow" in manifest["files"]
+        lists = pa.large_list(pa.int32())
+        columns = {"key": pa.large_string(), "ids": lists, "split": pa.int8()}
+        sequences = read_arrow(folder / "sequences.arrow", columns | ({"targets": lists} if has_targets else {}))
+        target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
+        corpus = cls(Vocab.open(folder / "vocab.arrow"), sequences, target_vocab, manifest.get("info", {}))
+        corpus._check(folder / "sequences.arrow")
+        return corpus
+
+    def save(self, folder: str | Path) -> None:
+        """Write the corpus folder, whole or not at all."""
+        content = {"counts": self.counts(), "info": self.info, "split": _SPLIT_RULE}
+        with new_folder(folder, "corpus", content) as temporary:
+            self.vocab.write(temporary / "vocab.arrow")
+            if self.target_vocab is not None:
+                self.target_vocab.write(temporary / "targets.arrow")
+            write_arrow(self.sequences, temporary / "sequences.arrow")
+
+    @property
+    def num_ids(self) -> int:
+        return len(self.vocab)
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def row(self, number: int) -> np.ndarray:
+        return self.ids[self.offsets[number] : self.offsets[number + 1]]
+
+    def rows(self, split: str) -> np.ndarray:
+        """The rows of a split that can be used: something to hold out and something to see."""
+        if split not in SPLITS:
+            raise InputError(f"split {split!r} given; {', '.join(SPLITS)} are allowed")
+        return np.flatnonzero((self.splits == SPLITS[split]) & (np.diff(self.offsets) >= 2))
+
+    def id_counts(self, split: str) -> np.ndarray:
+        """How often each id is a target in a split (num_ids of the output vocabulary,)."""
+        chosen = np.repeat(self.splits == SPLITS[split], np.diff(self.offsets))
+        size = len(self.target_vocab or self.vocab)
+        return np.bincount(self.targets[chosen], minlength=size)
+
+    def counts(self) -> dict[str, int]:
+        counts = {"names": self.num_ids, "rows": len(self), "ids": len(self.ids)}
+        return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
+
+    def fingerprint(self) -> str:
+        """A checksum of names, ids and splits, the same in memory and on disk."""
+        digest = hashlib.sha256()
+        for vocab in (self.vocab, self.target_vocab or self.vocab):
+            names = vocab.table["name"].chunk(0)
+            digest.update(pc.binary_length(names).to_numpy().tobytes())
+            digest.update(names.buffers()[2] or b"")
+        for part in (self.offsets, self.ids, self.targets, self.splits):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
+    def _check(self, path: Path) -> None:
+        size = len(self.target_vocab or self.vocab)
+        for ids, limit in ((self.ids, self.num_ids), (self.targets, size)):
+            if len(ids) and (ids.min() < 0 or ids.max() >= limit):
+                raise InputError(f"{path}: ids from {ids.min()} to {ids.max()}; 0 to {limit - 1} have names")
+        if self.splits.min() < 0 or self.splits.max() >= len(SPLITS):
+            raise InputError(f"{path}: split codes are {SPLITS}; found {self.splits.min()} to {self.splits.max()}")
+        if self.target_vocab is not None:
+            other = self.sequences["targets"].chunk(0).offsets.to_numpy()
+            if not np.array_equal(self.offsets, other):
+                raise InputError(f"{path}: targets and ids of a row must be equally many")
+
+
+_SPLIT_RULE = (
+    f"x = first 8 hex digits of md5(key) / 16^8; test: x < {TEST_SHARE}; "
+    f"valid: x >= {1 - (1 - TEST_SHARE) * VALID_SHARE:.3f}; else train"
+)
+
+
+def split_of(keys: Iterable[str]) -> np.ndarray:
+    """The split of each row by its key alone; md5 because every engine that may write a corpus has it.
+
+    >>> split_of(["Denmark", "Oslo"]).tolist()
+    [0, 0]
+    """
+    digests = (hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()[:8] for key in keys)
+    x = np.fromiter((int(digest, 16) for digest in digests), dtype=np.float64) / 16**8
+    splits = np.full(len(x), SPLITS["train"], dtype=np.int8)
+    splits[x < TEST_SHARE] = SPLITS["test"]
+    splits[x >= 1 - (1 - TEST_SHARE) * VALID_SHARE] = SPLITS["valid"]
+    return splits
+
+
+class _Numbering:
+    """Provisional numbers of names in order of appearance; only four bytes are kept of each occurrence."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.occurrences = array("i")
+
+    def add(self, row: Sequence[str], number: int) -> None:
+        if isinstance(row, str | bytes):
+            raise InputError(f"row {number} is the text {row!r}; give a list of names")
+        numbers = self.numbers
+        for name in row:
+            if type(name) is not str:
+                if isinstance(name, bool | float) or not hasattr(name, "__index__"):
+                    raise InputError(
+                        f"row {number} holds {name!r} of type {type(name).__name__}; give text or whole numbers"
+                    )
+                name = str(name)
+            self.occurrences.append(numbers.setdefault(name, len(numbers)))
+
+    def vocab(self, min_count: int, max_names: int | None) -> tuple[Vocab, np.ndarray]:
+        """The vocabulary and the id of every occurrence, −1 where the name was left out."""
+        occurrences = np.frombuffer(self.occurrences, dtype=np.int32) if self.occurrences else np.empty(0, np.int32)
+        if len(self.numbers) < 2:
+            raise InputError(f"the rows hold {len(self.numbers)} distinct names; at least 2 are needed")
+        vocab, ids = Vocab.from_arrays(list(self.numbers), np.bincount(occurrences, minlength=len(self.numbers)))
+        kept = int((vocab.counts >= min_count).sum())
+        kept = kept if max_names is None else min(kept, max_names)
+        if kept < 2:
+            raise InputError(
+                f"{kept} of {len(vocab):,} names are left by min_count={min_count}, max_names={max_names}; "
+                f"at least 2 are needed (the most frequent name occurs {vocab.counts[0]:,} times)"
+            )
+        if kept < len(vocab):
+            names = vocab.table["name"].chunk(0).slice(0, kept).to_pylist()
+            vocab, _ = Vocab.from_arrays(names, vocab.counts[:kept])
+        ids = np.where(ids < kept, ids, np.int32(-1))
+        return vocab, ids[occurrences]
+
+
+def _lists(values: np.ndarray, row_of: np.ndarray, num_rows: int) -> pa.LargeListArray:
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=num_rows))]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values, type=pa.int32()))

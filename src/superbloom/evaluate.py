@@ -1,0 +1,157 @@
+"""Recall on held-out rows (Sec. 3.1): one random element of one random segment of each row is hidden.
+
+rec@k is the share of rows whose hidden id is among the k best of the whole catalogue; token rec@1 the share of
+hidden tokens that are the best of their hash. Which element is hidden depends on the seed and the row alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from superbloom.batches import segments
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.hashing import Special
+from superbloom.predict import CHUNK, Predictor
+
+KS = (1, 10, 20)
+DECILES = 10
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Segments (rows, n) with one element masked, where it stands, and what it was."""
+
+    ids: np.ndarray
+    places: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def of(cls, corpus: Corpus, split: str, seq_len: int, *, seed: int = 0, limit: int | None = None) -> HeldOut:
+        rows = corpus.rows(split)[:limit]
+        if not len(rows):
+            raise InputError(
+                f"the corpus has no {split} row of two or more ids; rows are assigned to splits by their keys: "
+                "give more rows"
+            )
+        uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), 2))
+        start, length = segments(corpus.offsets, rows, uniform[:, 0], seq_len)
+        places = (uniform[:, 1] * length).astype(np.int64)
+        inside = np.arange(length.max()) < length[:, None]
+        at = np.where(inside, start[:, None] + np.arange(length.max()), 0)
+        ids = np.where(inside, corpus.ids[at], int(Special.PAD)).astype(np.int64)
+        ids[np.arange(len(rows)), places] = Special.MASK
+        return cls(ids, places, corpus.targets[start + places].astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def ranks(
+    predictor: Predictor,
+    held_out: HeldOut,
+    *,
+    chunk: int = CHUNK,
+    beam: int | None = None,
+    max_rounds: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank of each hidden id (0 is best, max(KS) if beyond), whether its answer is certified, token hits (rows, m)."""
+    model, deepest = predictor.model, max(KS)
+    found, certified, tokens = [], [], []
+    for start in range(0, len(held_out), chunk):
+        part = slice(start, start + chunk)
+        ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
+        targets = torch.from_numpy(held_out.targets[part])
+        log_probs = model.log_probs(ids, places)
+        top = predictor.search(log_probs, deepest, beam=beam, max_rounds=max_rounds)
+        hit = top.ids == targets[:, None]
+        found.append(torch.where(hit.any(1), hit.int().argmax(1), deepest).numpy())
+        certified.append(top.certified.numpy())
+        tokens.append((log_probs.argmax(-1) == model.target_bloom.buckets(targets)).numpy())
+        progress(len(ids))
+    return np.concatenate(found), np.concatenate(certified), np.concatenate(tokens)
+
+
+def recall(rank: np.ndarray) -> dict[str, Any]:
+    """rec@k with 95 % confidence intervals.
+
+    >>> recall(np.array([0, 3, 20, 20]))["10"]["value"]     # two of four within the first ten
+    0.5
+    """
+    return {str(k): _share(int((rank < k).sum()), len(rank)) for k in KS}
+
+
+def evaluate(
+    predictor: Predictor,
+    corpus: Corpus,
+    *,
+    split: str = "test",
+    seed: int = 0,
+    beam: int | None = None,
+    max_rounds: int | None = None,
+    yardsticks: bool = True,
+    progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
+    """All figures of a model on a split, as plain numbers ready for JSON."""
+    check_vocabulary(predictor, corpus)
+    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed)
+    rank, certified, tokens = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, progress=progress)
+    figures = {
+        "split": split,
+        "rows": len(held_out),
+        "recall": recall(rank),
+        "token_recall_at_1": _share(int(tokens.sum()), tokens.size),
+        "certified": float(certified.mean()),
+        "deciles": deciles(rank, corpus.id_counts("train")[held_out.targets]),
+    }
+    if yardsticks:
+        from superbloom.yardsticks import cooccurrence, popularity
+
+        figures["yardsticks"] = {
+            "popularity": recall(popularity(corpus, held_out, max(KS))),
+            "co-occurrence": recall(cooccurrence(corpus, held_out, max(KS))),
+        }
+    return figures
+
+
+def deciles(rank: np.ndarray, frequency: np.ndarray) -> list[dict[str, float]]:
+    """rec@1 of ten equal groups of rows, from the most frequent labels to the rarest (Figure 3)."""
+    groups = np.array_split(np.argsort(-frequency, kind="stable"), DECILES)
+    return [
+        {
+            "recall_at_1": float((rank[group] == 0).mean()),
+            "recall_at_10": float((rank[group] < 10).mean()),
+            "lowest_frequency": int(frequency[group].min()),
+        }
+        for group in groups
+        if len(group)
+    ]
+
+
+def check_vocabulary(predictor: Predictor, corpus: Corpus) -> None:
+    """A model can only be asked about the names it was made with."""
+    for ours, theirs in (
+        (predictor.model.vocab, corpus.vocab),
+        (predictor.model.target_vocab, corpus.target_vocab or corpus.vocab),
+    ):
+        if not ours.table["name"].equals(theirs.table["name"]):
+            raise InputError(
+                f"the model knows {len(ours):,} names, the corpus {len(theirs):,}, and they differ; "
+                "evaluate on the corpus the model was trained on, or one prepared with the same names"
+            )
+
+
+def _share(hits: int, total: int) -> dict[str, float]:
+    """A share with its Wilson score interval at 95 %."""
+    z, p = 1.959964, hits / total
+    centre = p + z * z / (2 * total)
+    spread = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return {"value": p, "low": max(0.0, (centre - spread) / scale), "high": min(1.0, (centre + spread) / scale)}

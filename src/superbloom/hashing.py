@@ -1,0 +1,247 @@
+"""Bloom digests of ids (Sec. 2.1, 3.2).
+
+Hash j is a seeded random permutation of the ids cut into num_buckets runs of (almost) alpha ids; a run is
+a bucket. An id is read and predicted as its digest: m tokens, one per hash. No two ids share a digest, so a
+digest names its id. The tables and their inverses are kept, not recomputed:
+
+    table (num_ids, m)      bucket of each id under each hash
+    order (m, num_ids)      ids sorted by bucket, then by id: the inverse look-up of Sec. 2.5
+    starts (m, num_buckets + 1)      bucket b of hash j holds order[j, starts[j, b] : starts[j, b + 1]]
+
+Tokens are numbered hash by hash, special tokens last: hash j, bucket b is token j * num_buckets + b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superbloom.errors import InputError
+
+
+class Special(IntEnum):
+    """Ids that stand for no name. Negative, so that they stay what they are when the catalogue grows."""
+
+    PAD = -1
+    MASK = -2
+    CLS = -3
+    SEP = -4
+
+
+# Rounds of random repair before the regular construction takes over; 5.3M ids at alpha=50 need three.
+REPAIR_ROUNDS = 64
+
+
+def max_alpha(num_ids: int, num_hashes: int) -> int:
+    """The largest alpha whose num_buckets ** num_hashes digests still tell num_ids ids apart.
+
+    >>> max_alpha(100, 2), max_alpha(101, 2), max_alpha(100, 1)   # 10 x 10 buckets; 11 x 11; one each
+    (10, 10, 1)
+    """
+    buckets = round(num_ids ** (1 / num_hashes))  # smallest b with b ** m >= num_ids, mended below
+    while buckets**num_hashes >= num_ids and buckets > 1:
+        buckets -= 1
+    while buckets**num_hashes < num_ids:
+        buckets += 1
+    return num_ids if buckets == 1 else (num_ids - 1) // (buckets - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class BloomHash:
+    """Balanced hash functions without complete collisions, and their inverses.
+
+    >>> bloom = BloomHash.random(num_ids=10, num_hashes=2, alpha=3, seed=0)
+    >>> bloom.num_buckets, bloom.num_tokens          # ceil(10 / 3); 2 x 4 buckets + 2 x 4 special tokens
+    (4, 16)
+    >>> int(bloom.buckets(7)[1]) in range(4) and 7 in bloom.members[1][int(bloom.buckets(7)[1])]
+    True
+    """
+
+    table: Tensor
+    order: Tensor
+    starts: Tensor
+    alpha: int
+    num_special: int = len(Special)
+
+    @classmethod
+    def random(
+        cls, num_ids: int, num_hashes: int = 2, alpha: int = 20, seed: int = 0, num_special: int = len(Special)
+    ) -> BloomHash:
+        """Draw num_hashes hash functions; alpha=1 with one hash is the plain, unhashed vocabulary."""
+        _check_sizes(num_ids, num_hashes, alpha)
+        buckets = -(-num_ids // alpha)
+        rng = np.random.default_rng([seed, num_ids, num_hashes, alpha])
+        # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
+        runs = (np.arange(num_ids, dtype=np.int64) * buckets // num_ids).astype(np.int32)
+        table = np.empty((num_ids, num_hashes), dtype=np.int32)
+        for j in range(num_hashes):
+            table[rng.permutation(num_ids), j] = runs
+        if not _repair(table, buckets, rng):
+            table = _regular_table(num_ids, num_hashes, buckets, rng)
+        return cls.from_table(torch.from_numpy(table), buckets, alpha, num_special)
+
+    @classmethod
+    def from_table(cls, table: Tensor, num_buckets: int, alpha: int, num_special: int = len(Special)) -> BloomHash:
+        """Build the inverse look-up of a given table of buckets (num_ids, m)."""
+        columns = table.numpy().T
+        order = np.stack([np.argsort(column, kind="stable") for column in columns]).astype(np.int32)
+        sizes = np.stack([np.bincount(column, minlength=num_buckets) for column in columns])
+        starts = np.concatenate([np.zeros((len(sizes), 1), np.int64), np.cumsum(sizes, axis=1)], axis=1)
+        return cls(table, torch.from_numpy(order), torch.from_numpy(starts), alpha, num_special)
+
+    @property
+    def num_ids(self) -> int:
+        return self.table.shape[0]
+
+    @property
+    def num_hashes(self) -> int:
+        return self.table.shape[1]
+
+    @property
+    def num_buckets(self) -> int:
+        return self.starts.shape[1] - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens: m * num_buckets for ids, then num_hashes for each special id."""
+        return self.num_hashes * (self.num_buckets + self.num_special)
+
+    @cached_property
+    def largest_bucket(self) -> int:
+        return int(self.starts.diff(dim=1).max())
+
+    @property
+    def members(self) -> list[Members]:
+        """members[j][bucket] are the ids hash j sends to that bucket, ascending."""
+        return [Members(self.order[j], self.starts[j]) for j in range(self.num_hashes)]
+
+    def buckets(self, ids: Any) -> Tensor:
+        """Bucket of each id under each hash, (..., m)."""
+        ids = torch.as_tensor(ids)
+        self._check(ids, lowest=0)
+        return self.table[ids.long()].long()
+
+    def digest(self, ids: Any) -> Tensor:
+        """The m tokens of each id, (..., m); special ids have tokens of their own.
+
+        >>> bloom = BloomHash.random(num_ids=4, num_hashes=2, alpha=1)
+        >>> bloom.digest([Special.PAD, Special.MASK]).tolist()
+        [[8, 9], [10, 11]]
+        """
+        ids = torch.as_tensor(ids).long()
+        self._check(ids, lowest=-self.num_special)
+        hashes = torch.arange(self.num_hashes, device=ids.device)
+        tokens = self.table[ids.clamp(min=0)] + hashes * self.num_buckets
+        special = self.num_hashes * (self.num_buckets - 1 - ids)[..., None] + hashes
+        return torch.where(ids[..., None] >= 0, tokens, special)
+
+    def to(self, device: torch.device | str) -> BloomHash:
+        """The same functions with their tables on another device."""
+        table, order, starts = (tensor.to(device) for tensor in (self.table, self.order, self.starts))
+        return BloomHash(table, order, starts, self.alpha, self.num_special)
+
+    def verify(self) -> None:
+        """Raise InputError unless the three tables describe one another; for tables that come from a file."""
+        n, m, b = self.num_ids, self.num_hashes, self.num_buckets
+        if min(n, m, b, self.alpha) < 1 or self.order.shape != (m, n) or self.starts.shape != (m, b + 1):
+            raise InputError(
+                f"hash tables of shapes {tuple(self.table.shape)}, {tuple(self.order.shape)}, "
+                f"{tuple(self.starts.shape)} do not belong together; save the model again"
+            )
+        inside = (self.table.min() >= 0) & (self.table.max() < b) & (self.order.min() >= 0) & (self.order.max() < n)
+        sound = bool(inside)
+        for j in range(m) if sound else ():
+            buckets = self.table[self.order[j].long(), j].long()
+            # Strictly increasing (bucket, id) pairs: sorted by bucket, and every id there just once.
+            sound = sound and bool((torch.diff(buckets * n + self.order[j]) > 0).all())
+            sizes = torch.bincount(buckets, minlength=b)
+            sound = sound and torch.equal(self.starts[j], torch.cat([torch.zeros(1).long(), sizes.cumsum(0)]))
+        if not sound:
+            raise InputError("hash tables contradict one another; the file was edited: save the model again")
+
+    def _check(self, ids: Tensor, lowest: int) -> None:
+        if ids.numel() and (ids.dtype.is_floating_point or ids.min() < lowest or ids.max() >= self.num_ids):
+            raise InputError(
+                f"ids from {ids.min().item()} to {ids.max().item()} given; "
+                f"whole numbers from {lowest} to {self.num_ids - 1} are allowed"
+            )
+
+
+@dataclass(frozen=True)
+class Members:
+    """The inverse of one hash: index it by bucket."""
+
+    order: Tensor
+    starts: Tensor
+
+    def __getitem__(self, bucket: int) -> Tensor:
+        if not 0 <= bucket < len(self):
+            raise IndexError(f"bucket {bucket} given; 0 to {len(self) - 1} are allowed")
+        return self.order[self.starts[bucket] : self.starts[bucket + 1]]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def _check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
+    for name, value in (("num_ids", num_ids), ("num_hashes", num_hashes), ("alpha", alpha)):
+        if value < 1:
+            raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")
+    largest = max_alpha(num_ids, num_hashes)
+    if alpha > largest:
+        buckets = -(-num_ids // alpha)
+        raise InputError(
+            f"alpha={alpha} leaves {buckets:,} bucket{'s' * (buckets > 1)}, too few to tell {num_ids:,} ids apart "
+            f"with {num_hashes} hash{'es' * (num_hashes > 1)}; the largest alpha that works is {largest}"
+        )
+
+
+def _repair(table: np.ndarray, num_buckets: int, rng: np.random.Generator) -> bool:
+    """Remove complete collisions in place by trading last buckets with random partners; False if it gives up.
+
+    Trading keeps every bucket's size. Each round shuffles the offenders among as many random ids.
+    """
+    num_ids = len(table)
+    for _ in range(REPAIR_ROUNDS):
+        offenders = _complete_collisions(table, num_buckets)
+        if not len(offenders):
+            return True
+        partners = rng.integers(num_ids, size=len(offenders) + 1)
+        traders = np.union1d(offenders, partners)
+        table[traders, -1] = rng.permutation(table[traders, -1])
+    return False
+
+
+def _complete_collisions(table: np.ndarray, num_buckets: int) -> np.ndarray:
+    """All ids but one of each group that shares its whole digest."""
+    codes = np.zeros(len(table), dtype=np.uint64)
+    for column in table.T:  # wraps around for very many digests: equal digests still have equal codes
+        codes = codes * np.uint64(num_buckets) + column.astype(np.uint64)
+    by_code = np.argsort(codes, kind="stable")
+    repeated = codes[by_code[1:]] == codes[by_code[:-1]]
+    return by_code[1:][repeated]
+
+
+def _regular_table(num_ids: int, num_hashes: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
+    """Balanced hashes without complete collisions for any num_ids <= num_buckets ** num_hashes.
+
+    The r-th id of bucket b of hash 0 goes to bucket b + digit_j(r) of hash j, digits in base num_buckets:
+    equal digests would need equal b and equal r. Buckets are then renamed at random. Used when the digests
+    are so nearly all taken that random repair cannot end.
+    """
+    position = np.arange(num_ids, dtype=np.int64)
+    first = position * num_buckets // num_ids
+    rank = position - -(-first * num_ids // num_buckets)
+    ids = rng.permutation(num_ids)
+    table = np.empty((num_ids, num_hashes), dtype=np.int32)
+    table[ids, 0] = rng.permutation(num_buckets)[first]
+    for j in range(1, num_hashes):
+        table[ids, j] = rng.permutation(num_buckets)[(first + rank) % num_buckets]
+        rank //= num_buckets
+    return table

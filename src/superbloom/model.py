@@ -1,0 +1,172 @@
+"""The network: M = O ∘ (T_L ∘ … ∘ T_1) ∘ I (Sec. 2.1–2.3, App. A).
+
+    tokens (batch, n, m)  →  x (batch, n·m, d)  →  L layers  →  y (batch, places, m, d)  →  logits over buckets
+
+Without positions the input is a set: permuting the elements permutes the output. Of the last layer only the
+wanted places are computed; the layers below need all. Digests, losses and search live elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from superbloom.config import ModelConfig
+from superbloom.hashing import BloomHash, Special
+from superbloom.vocab import Vocab
+
+
+class Layer(nn.Module):
+    """One Transformer layer: attention A, then feed-forward F, each with residual and norm (App. A).
+
+    Equal to torch's nn.TransformerEncoderLayer (tests/test_model.py copies its weights), but the queries may
+    be fewer than the elements they attend to.
+    """
+
+    def __init__(self, dim: int, heads: int, ffn_dim: int, dropout: float, pre_norm: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.pre_norm = heads, dropout, pre_norm
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+        self.mix = nn.Linear(dim, dim)
+        self.widen = nn.Linear(dim, ffn_dim)
+        self.narrow = nn.Linear(ffn_dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.ffn_norm = nn.LayerNorm(dim)
+
+    def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None) -> Tensor:
+        """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, 1, k) is True where allowed."""
+        if self.pre_norm:
+            everyone = self.attention_norm(elements)
+            askers = everyone if queries is elements else self.attention_norm(queries)
+            hidden = queries + self._drop(self._attend(askers, everyone, mask))
+            return hidden + self._drop(self._feed_forward(self.ffn_norm(hidden)))
+        hidden = self.attention_norm(queries + self._drop(self._attend(queries, elements, mask)))
+        return self.ffn_norm(hidden + self._drop(self._feed_forward(hidden)))
+
+    def _attend(self, queries: Tensor, elements: Tensor, mask: Tensor | None) -> Tensor:
+        query = self._split(self.query(queries))  # (batch, heads, q, d / heads)
+        key, value = map(self._split, self.key_value(elements).chunk(2, dim=-1))
+        drop = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=drop)
+        return self.mix(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self._drop(F.relu(self.widen(x))))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Network(nn.Module):
+    """Embedding E^I, layers T_1 … T_L, and the output layer with E^O = E^I unless untied."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.num_tokens, config.dim)
+        self.position = nn.Embedding(config.seq_len, config.dim) if config.positions else None
+        self.layers = nn.ModuleList(
+            Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre")
+            for _ in range(config.layers)
+        )
+        self.final_norm = nn.LayerNorm(config.dim) if config.norm == "pre" else None
+        # BERT's transform before the output softmax.
+        self.transform = (
+            nn.Sequential(nn.Linear(config.dim, config.dim), nn.GELU(), nn.LayerNorm(config.dim))
+            if config.transform
+            else None
+        )
+        output_tokens = config.num_hashes * config.output_buckets
+        self.output = None if config.tied else nn.Parameter(torch.empty(output_tokens, config.dim))
+        self.bias = nn.Parameter(torch.zeros(output_tokens)) if config.output_bias else None
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def encode(self, tokens: Tensor, padding: Tensor, places: Tensor) -> Tensor:
+        """y at the wanted places (batch, p, m, d), from tokens (batch, n, m), padding (batch, n), places (batch, p)."""
+        n, m = tokens.shape[1:]
+        x = self.embedding(tokens)  # (batch, n, m, d)
+        if self.position is not None:  # one position per element, shared by its m tokens
+            x = x + self.position.weight[:n, None]
+        x = F.dropout(x, self.config.dropout, self.training).flatten(1, 2)  # (batch, n·m, d)
+        # Padding is never attended to. Without any, no mask: the attention kernel is faster.
+        mask = ~padding.repeat_interleave(m, dim=1)[:, None, None] if bool(padding.any()) else None
+        *lower, last = self.layers
+        for layer in lower:
+            x = layer(x, x, mask)
+        wanted = (places[..., None] * m + torch.arange(m, device=places.device)).flatten(1)  # (batch, p·m)
+        queries = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
+        y = last(queries, x, mask)
+        if self.final_norm is not None:
+            y = self.final_norm(y)
+        if self.transform is not None:
+            y = self.transform(y)
+        return y.unflatten(1, (-1, m))
+
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        """E^O (m, buckets, d) and its bias (m, buckets); special tokens are never predicted."""
+        shape = (self.config.num_hashes, self.config.output_buckets)
+        tokens = shape[0] * shape[1]
+        weight = self.embedding.weight[:tokens] if self.output is None else self.output
+        return weight.unflatten(0, shape), None if self.bias is None else self.bias.unflatten(0, shape)
+
+    def log_probs(self, y: Tensor) -> Tensor:
+        """Token log-probabilities p_j over the buckets of hash j, (q, m, buckets), from y (q, m, d) (Sec. 2.3)."""
+        weight, bias = self.output_layer()
+        if self.config.softmax == "per-hash":
+            logits = torch.einsum("qmd,mbd->qmb", y, weight)
+            return F.log_softmax((logits if bias is None else logits + bias).float(), dim=-1)
+        # Joint: y_j is scored against the tokens of all hashes; hash j keeps its own part.
+        logits = F.linear(y, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        joint = F.log_softmax(logits.float(), dim=-1).unflatten(-1, weight.shape[:2])  # (q, m, m, buckets)
+        return joint.diagonal(dim1=1, dim2=2).movedim(-1, 1)
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with the hash functions and names that give its tokens a meaning."""
+
+    network: Network
+    bloom: BloomHash
+    vocab: Vocab
+    target_bloom: BloomHash  # the same objects as above, unless a second vocabulary is predicted
+    target_vocab: Vocab
+
+    @classmethod
+    def create(cls, config: ModelConfig, vocab: Vocab, target_vocab: Vocab | None = None) -> Model:
+        """An untrained model; its weights come from torch's global random state, its hashes from the config."""
+        hashes = {"num_hashes": config.num_hashes, "seed": config.hash_seed}
+        bloom = BloomHash.random(len(vocab), alpha=config.alpha, num_special=config.num_special, **hashes)
+        if target_vocab is None:
+            return cls(Network(config), bloom, vocab, bloom, vocab)
+        target_bloom = BloomHash.random(len(target_vocab), alpha=config.target_alpha or config.alpha, **hashes)
+        return cls(Network(config), bloom, vocab, target_bloom, target_vocab)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.network.config
+
+    def encode(self, ids: Tensor, places: Tensor) -> Tensor:
+        """y (batch, p, m, d) for ids (batch, n), special ids allowed, at places (batch, p)."""
+        return self.network.encode(self.bloom.digest(ids), ids == Special.PAD, places)
+
+    @torch.inference_mode()
+    def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Token log-probabilities at each place, (batch · p, m, buckets)."""
+        return self.network.log_probs(self.encode(ids, places).flatten(0, 1))

@@ -1,0 +1,146 @@
+"""Open a user's file whatever it is packed with, and say plainly when it cannot be read.
+
+Plain, gzip, bzip2, xz and zstd files are told apart by their first bytes, never by their name; "-" is
+standard input. A missing, damaged or cut file raises InputError with the file and the place, so the readers
+beside this file only see bytes and lines that are whole.
+"""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from superbloom.errors import InputError
+
+PACKINGS: dict[str, Callable[[BinaryIO], Any]] = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+    "zstd": lambda file: pa.CompressedInputStream(file, "zstd"),
+}
+MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x50\x2a\x4d\x18": "zstd",  # a skippable frame, with which pzstd begins
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"PK\x03\x04": "zip",
+}
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
+
+# A longer line is a file without line ends, which would fill the memory before anyone notices.
+MAX_LINE_BYTES = 64 * 2**20
+
+
+def open_bytes(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> io.BufferedReader:
+    """Open a file for reading its unpacked bytes.
+
+    progress is called with the number of bytes just taken from the file as it lies on disk, so the calls add
+    up to the file's size whatever it is packed with.
+    """
+    name = os.fspath(path)
+    *most, last = PACKINGS
+    readable = f"{', '.join(most)} or {last}"
+    try:
+        file = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115 (closed by _Stored)
+        head = file.read(max(map(len, MAGIC)))
+    except OSError as error:
+        raise InputError(
+            f"'{name}' cannot be read: {error.strerror}; give a file (plain, {readable}) or - for standard input"
+        ) from error
+    kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "plain")
+    stored = _Stored(file, head, progress)
+    if kind == "plain":
+        return io.BufferedReader(_Unpacked(stored, stored, name, kind), 2**20)
+    if kind not in PACKINGS:
+        stored.close()
+        raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside (plain, {readable})")
+    # A small buffer below the unpacking, so that the place named in an error is near the damage.
+    unpacked = PACKINGS[kind](io.BufferedReader(stored, 2**16))
+    return io.BufferedReader(_Unpacked(unpacked, stored, name, kind), 2**20)
+
+
+def open_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without their line ends (LF or CRLF) and without a byte order mark."""
+    with open_bytes(path) as stream:
+        number = 0
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"line {number:,} of '{os.fspath(path)}' is longer than {MAX_LINE_BYTES:,} bytes; "
+                    "give a text file with one record a line"
+                )
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                text = line.rstrip(b"\r\n").decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"line {number:,} of '{os.fspath(path)}' is not UTF-8 (byte 0x{line[error.start]:02x} at "
+                    f"position {error.start:,} of the line); convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+                ) from error
+            yield text
+
+
+class _Stored(io.RawIOBase):
+    """A file as it lies on disk: gives back the head already read, and counts what is taken."""
+
+    def __init__(self, file: Any, head: bytes, progress: Callable[[int], None] | None) -> None:
+        self.file, self.head, self.progress, self.taken = file, head, progress, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self.head:
+            size = min(len(buffer), len(self.head))
+            buffer[:size], self.head = self.head[:size], self.head[size:]
+        else:
+            size = self.file.readinto(buffer)
+        self.taken += size
+        if self.progress and size:
+            self.progress(size)
+        return size
+
+    def close(self) -> None:
+        if not self.closed and self.file is not sys.stdin.buffer:
+            self.file.close()
+        super().close()
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes inside a packed file; damage becomes an InputError that names the file and the place."""
+
+    def __init__(self, stream: Any, stored: _Stored, name: str, kind: str) -> None:
+        self.stream, self.stored, self.name, self.kind = stream, stored, name, kind
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            size: int = self.stream.readinto(buffer)
+        except DAMAGE as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"'{self.name}' ({self.kind}) is damaged or cut short near byte {self.stored.taken:,}: {reason}; "
+                "fetch the file again, or pack it anew"
+            ) from error
+        return size
+
+    def close(self) -> None:
+        if not self.closed:
+            self.stream.close()
+            self.stored.close()
+        super().close()

@@ -1,0 +1,63 @@
+"""Progress on standard error: a Rich bar in a terminal, one plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from superbloom.config import TrainConfig
+
+PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
+
+
+class TrainingProgress:
+    """How far training is, by steps or by minutes, with loss and validation recall."""
+
+    def __init__(self, config: TrainConfig, step: int, quiet: bool) -> None:
+        self.minutes, self.quiet = config.minutes, quiet
+        self.total = config.steps if self.minutes is None else self.minutes * 60
+        self.console = Console(stderr=True)
+        self.printed = time.monotonic()
+        self.bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            TextColumn("step {task.fields[step]:,}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("loss {task.fields[loss]}  rec@10 {task.fields[valid]}"),
+            console=self.console,
+            disable=quiet or not self.console.is_terminal,
+        )
+        first = step if self.minutes is None else 0
+        self.task = self.bar.add_task("", total=self.total, completed=first, step=step, loss="–", valid="–")
+        self.bar.start()
+
+    def update(self, step: int, seconds: float, loss: float, valid: float | None) -> None:
+        done = step if self.minutes is None else seconds
+        shown: dict[str, Any] = {"step": step, "loss": f"{loss:.3f}", "valid": "–" if valid is None else f"{valid:.3f}"}
+        if not self.console.is_terminal and not self.quiet and time.monotonic() - self.printed > PLAIN_EVERY:
+            self.printed = time.monotonic()
+            share = f"{done / self.total:.0%}" if self.total else ""
+            self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  rec@10 {shown['valid']}")
+        elif not self.bar.disable:
+            self.bar.update(self.task, completed=done, **shown)
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+@contextmanager
+def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar over `total` things; call the yielded function with how many more are done."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

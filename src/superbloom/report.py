@@ -1,0 +1,44 @@
+"""What was measured, for people: the recall table and the plot of recall by label frequency (Figure 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+
+def recall_table(figures: dict[str, Any]) -> Table:
+    """rec@k of the model beside the yardsticks, with 95 % intervals."""
+    title = f"{figures['rows']:,} {figures['split']} rows, one hidden element each"
+    table = Table(title=title, title_justify="left", title_style="")
+    ks = list(figures["recall"])
+    for column in ("", *(f"rec@{k}" for k in ks)):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, recall in ({"this model": figures["recall"]} | figures.get("yardsticks", {})).items():
+        table.add_row(name, *(_cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
+    return table
+
+
+def plot_deciles(figures: dict[str, Any], path: Path) -> None:
+    """rec@1 by label frequency, the most frequent labels first, as Figure 3 of the paper."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    deciles = figures["deciles"]
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    places = [10 * (i + 1) for i in range(len(deciles))]
+    axes.plot(places, [decile["recall_at_10"] for decile in deciles], "o--", color="#b0b7bc", label="rec@10")
+    axes.plot(places, [decile["recall_at_1"] for decile in deciles], "o-", color="#1f6f8b", label="rec@1")
+    axes.set(xticks=places, xlabel="label frequency, percentile (most frequent first)", ylabel="recall", ylim=(0, None))
+    axes.set_title(f"Recall by label frequency, {figures['rows']:,} {figures['split']} rows", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _cell(share: dict[str, float]) -> str:
+    return f"{share['value']:.3f} ± {(share['high'] - share['low']) / 2:.3f}"

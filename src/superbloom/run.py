@@ -1,0 +1,125 @@
+"""What the commands train, evaluate and inspect do, as functions of folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from superbloom import store
+from superbloom.api import Superbloom
+from superbloom.config import ModelConfig
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.evaluate import evaluate as measure
+from superbloom.folder import MANIFESTS, check_replaceable, read_folder, write_atomically
+from superbloom.model import Model
+from superbloom.predict import Predictor
+from superbloom.progress import counting
+from superbloom.report import plot_deciles
+
+RUN_FILE = "run.json"
+MATES_SHOWN = 8
+
+
+def train(corpus_folder: Path, out: Path, preset: str | None, resume: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Train on a corpus folder into a model folder; interrupted, the run folder beside it is enough to go on."""
+    check_replaceable(out, "model")
+    corpus = Corpus.open(corpus_folder)
+    run = out.with_name(out.name + ".run")
+    model_fields = {field.name for field in fields(ModelConfig)}
+    settings = {
+        "preset": preset,
+        "model": {name: value for name, value in options.items() if name in model_fields},
+        "train": {name: value for name, value in options.items() if name not in model_fields},
+        "corpus": corpus.fingerprint(),
+    }
+    if resume:
+        settings = _resumed(run / RUN_FILE, settings)
+    superbloom = Superbloom(settings["preset"], **settings["model"])
+    superbloom.config_for(corpus)  # refuse what cannot work before anything is written
+    run.mkdir(parents=True, exist_ok=True)
+    write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
+    superbloom.fit(corpus, run=run, resume=resume, **settings["train"])
+    superbloom.save_pretrained(out)
+    result: dict[str, Any] = {
+        "model": str(out),
+        "run": str(run),
+        "parameters": superbloom.model.network.num_parameters(),
+        **{name: superbloom.training[name] for name in ("steps", "seconds", "interrupted")},
+        "history": superbloom.metrics["history"],
+    }
+    return result
+
+
+def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the interrupted run, with the training options given now on top."""
+    if not path.is_file():
+        raise InputError(f"there is no {path} of an earlier run to go on from; train without --resume")
+    stored: dict[str, Any] = json.loads(path.read_text())
+    if not asked["model"].items() <= stored["model"].items() or asked["preset"] not in (None, stored["preset"]):
+        began, given = (f"{settings['preset'] or ''} {settings['model']}" for settings in (stored, asked))
+        raise InputError(f"the run began with {began}, but {given} was given; leave these options out with --resume")
+    if asked["corpus"] != stored["corpus"]:
+        raise InputError(
+            f"the corpus has changed since the run began (checksum {asked['corpus'][:12]}, was {stored['corpus'][:12]}); "
+            "train without --resume"
+        )
+    length = {"steps", "minutes"}
+    kept = {
+        name: value for name, value in stored["train"].items() if not (name in length and length & set(asked["train"]))
+    }
+    return stored | {"train": kept | asked["train"]}
+
+
+def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **options: Any) -> dict[str, Any]:
+    """The figures of a model on a corpus; with `out`, also as JSON and a plot there."""
+    predictor = Predictor(store.load(model_folder))
+    corpus = Corpus.open(corpus_folder)
+    with counting("evaluating", len(corpus.rows(options["split"]))) as progress:
+        figures = measure(predictor, corpus, progress=progress, **options)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
+        plot_deciles(figures, out / "deciles.png")
+    return figures
+
+
+def inspect(folder: Path, names: list[str]) -> dict[str, Any]:
+    """What a corpus or model folder holds, and what it knows of some names."""
+    kind = next((kind for kind, manifest in MANIFESTS.items() if (folder / manifest).is_file()), "corpus")
+    manifest = read_folder(folder, kind)
+    if kind == "corpus":
+        corpus = Corpus.open(folder)
+        if not names:
+            return {name: manifest[name] for name in ("format", "version", "counts", "info", "split")}
+        return {name: _name_facts(corpus, name) for name in names}
+    model = store.load(folder)
+    if names:
+        return {name: _digest_facts(model, name) for name in names}
+    metrics = store.read_metrics(folder)
+    facts = {name: manifest[name] for name in ("format", "version", "model")}
+    recall = metrics.get("test", {}).get("recall", {})
+    return facts | {
+        "parameters": model.network.num_parameters(),
+        "tokens": model.config.num_tokens,
+        "steps": manifest["training"].get("steps"),
+        "test recall": {f"rec@{k}": round(share["value"], 4) for k, share in recall.items()},
+    }
+
+
+def _name_facts(corpus: Corpus, name: str) -> dict[str, Any]:
+    id_ = corpus.vocab.id(name)
+    return {"id": id_, "count": corpus.vocab.count(id_)}
+
+
+def _digest_facts(model: Model, name: str) -> dict[str, Any]:
+    """The id, its tokens, and the most frequent of those it shares each bucket with."""
+    bloom, vocab = model.bloom, model.vocab
+    id_ = vocab.id(name)
+    mates = {}
+    for j, bucket in enumerate(bloom.buckets(id_).tolist()):
+        others = [other for other in bloom.members[j][bucket].tolist() if other != id_]
+        mates[f"bucket {bucket} of hash {j} is shared with"] = vocab.names(others[:MATES_SHOWN])
+    return {"id": id_, "count": vocab.count(id_), "digest": bloom.digest(id_).tolist(), **mates}

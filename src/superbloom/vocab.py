@@ -1,0 +1,180 @@
+"""Names, ids and counts of a catalogue: id 0 is the most frequent name, ties go by name.
+
+One memory-mapped Arrow file with three columns: name, count, and by_name (the ids in order of their names).
+Binary search in that order finds a name, or the range of names with a prefix, without a dictionary in memory:
+a vocabulary of five million names opens in a fraction of a second. The ids of a range are frequency ranks,
+so its smallest ids are its best completions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from superbloom.errors import InputError
+
+# How many names a fuzzy look-up compares: the most frequent ones of each prefix range, and of all names.
+FUZZY_CANDIDATES = 20_000
+
+
+class Vocab:
+    """Name ↔ id ↔ count.
+
+    >>> vocab = Vocab.from_counts({"Oslo": 1, "Denmark": 5, "Aarhus": 1})
+    >>> vocab.id("Denmark"), vocab.names([0, 1, 2]), vocab.count(2)
+    (0, ['Denmark', 'Aarhus', 'Oslo'], 1)
+    >>> vocab.starting_with("o"), vocab.closest("Danmark")
+    (['Oslo'], ['Denmark'])
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._names = table["name"].chunk(0)
+        self.counts: np.ndarray = table["count"].chunk(0).to_numpy()
+        self._by_name: np.ndarray = table["by_name"].chunk(0).to_numpy()
+
+    @classmethod
+    def from_counts(cls, counts: dict[str, int]) -> Vocab:
+        return cls.from_arrays(list(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts)))[0]
+
+    @classmethod
+    def from_arrays(cls, names: Sequence[str], counts: np.ndarray) -> tuple[Vocab, np.ndarray]:
+        """The vocabulary of distinct names with their counts, and the id each of them got."""
+        try:
+            unsorted = pa.array(names, type=pa.large_string())
+        except UnicodeEncodeError as error:
+            raise InputError(f"name {error.object!r} holds a lone surrogate; names must be Unicode text") from None
+        alphabetical = pc.sort_indices(unsorted).to_numpy()
+        # lexsort is stable: of equal counts the alphabetically first stays first.
+        ranked = alphabetical[np.argsort(-np.asarray(counts)[alphabetical], kind="stable")]
+        ids = np.empty(len(ranked), dtype=np.int32)
+        ids[ranked] = np.arange(len(ranked), dtype=np.int32)
+        table = pa.table(
+            {"name": unsorted.take(pa.array(ranked)), "count": np.asarray(counts)[ranked], "by_name": ids[alphabetical]}
+        )
+        return cls(table.combine_chunks()), ids
+
+    @classmethod
+    def open(cls, path: str | Path) -> Vocab:
+        """Memory-map a vocabulary file; a file written elsewhere may leave by_name out."""
+        table = read_arrow(path, {"name": pa.large_string(), "count": pa.int64()})
+        if "by_name" not in table.column_names:
+            alphabetical = pc.sort_indices(table["name"]).cast(pa.int32())
+            table = table.append_column("by_name", alphabetical)
+        vocab = cls(table)
+        by_name, counts = vocab._by_name, vocab.counts
+        if by_name.dtype != np.int32 or by_name.min() < 0 or by_name.max() >= len(vocab):
+            raise InputError(f"{path}: column by_name is not an ordering of the ids; write the file again")
+        if counts.min() < 0 or (np.diff(counts) > 0).any():
+            raise InputError(f"{path}: names must stand in order of falling counts; sort them and write it again")
+        return vocab
+
+    def write(self, path: str | Path) -> None:
+        write_arrow(self.table, path)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def name(self, id_: int) -> str:
+        if not 0 <= id_ < len(self):
+            raise InputError(f"id {id_} given; the ids of these {len(self):,} names are 0 to {len(self) - 1}")
+        return str(self._names[int(id_)].as_py())
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        return [self.name(id_) for id_ in ids]
+
+    def count(self, id_: int) -> int:
+        return int(self.counts[id_])
+
+    def find(self, name: str) -> int | None:
+        """The id of a name, or None."""
+        position = self._position(name)
+        if position < len(self) and self._name_at(position) == name:
+            return int(self._by_name[position])
+        return None
+
+    def id(self, name: str) -> int:
+        """The id of a name; InputError with the closest names if there is none."""
+        found = self.find(name)
+        if found is None:
+            close = ", ".join(repr(other) for other in self.closest(name))
+            raise InputError(
+                f"{name!r} is not among the {len(self):,} names" + (f"; closest: {close}" if close else "")
+            )
+        return found
+
+    def starting_with(self, prefix: str, k: int = 10) -> list[str]:
+        """The k most frequent names that start with a prefix, as typed or with its case changed."""
+        return self.names(self._completions(prefix, k).tolist())
+
+    def closest(self, name: str, k: int = 3) -> list[str]:
+        """The names a misspelt one may have meant, best first; none if nothing is near."""
+        from rapidfuzz import fuzz, process
+
+        prefixes = {name[:length] for length in (1, 2, 3, len(name) * 2 // 3)} | {""}
+        ids = np.unique(np.concatenate([self._completions(prefix, FUZZY_CANDIDATES) for prefix in prefixes]))
+        candidates = self._names.take(pa.array(ids)).to_pylist()
+        # Of equally similar names rapidfuzz keeps the first: the most frequent, since ids are sorted.
+        found = process.extract(name, candidates, scorer=fuzz.ratio, processor=str.lower, limit=k, score_cutoff=75)
+        return [candidate for candidate, _, _ in found]
+
+    def _completions(self, prefix: str, k: int) -> np.ndarray:
+        if not prefix:
+            return np.arange(min(k, len(self)), dtype=np.int32)
+        variants = {prefix, prefix[0].upper() + prefix[1:], prefix.title(), prefix.lower(), prefix.upper()}
+        ranges = [self._by_name[slice(*self._range(variant))] for variant in variants]
+        ids = np.unique(np.concatenate([_smallest(ids, k) for ids in ranges]))
+        return ids[:k]
+
+    def _range(self, prefix: str) -> tuple[int, int]:
+        """Where the names with this prefix stand in alphabetical order."""
+        low = self._position(prefix)
+        high = bisect_left(
+            range(len(self)), True, lo=low, key=lambda position: not self._name_at(position).startswith(prefix)
+        )
+        return low, high
+
+    def _position(self, name: str) -> int:
+        return bisect_left(range(len(self)), name, key=self._name_at)
+
+    def _name_at(self, position: int) -> str:
+        return str(self._names[int(self._by_name[position])].as_py())
+
+
+def _smallest(ids: np.ndarray, k: int) -> np.ndarray:
+    return ids if len(ids) <= k else np.partition(ids, k)[:k]
+
+
+def read_arrow(path: str | Path, columns: dict[str, pa.DataType]) -> pa.Table:
+    """Memory-map an Arrow file that has at least these columns, every value checked, each column one piece."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)  # without it a damaged file ends the process (docs/formats.md)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a sound Arrow file ({str(error).splitlines()[0]}); write it again") from None
+    for name, kind in columns.items():
+        if name not in table.column_names or table.schema.field(name).type != kind:
+            found = table.schema.field(name).type if name in table.column_names else "missing"
+            raise InputError(f"{path}: column {name!r} is {found}; it has to be {kind}")
+        if table[name].null_count:
+            raise InputError(f"{path}: column {name!r} has {table[name].null_count} nulls; every row needs a value")
+    if not table.num_rows:
+        raise InputError(f"{path} has no rows; at least one is needed")
+    return table if table.column(0).num_chunks == 1 else table.combine_chunks()
+
+
+def write_arrow(table: pa.Table, path: str | Path) -> None:
+    """Write a table as one uncompressed record batch, so that it can be used in place."""
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table.combine_chunks(), max_chunksize=max(1, table.num_rows))

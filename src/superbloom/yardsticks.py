@@ -1,0 +1,71 @@
+"""What a model has to beat: popularity, and neighbours by co-occurrence. No learning in either.
+
+Both return the rank of each hidden id as evaluate.ranks does, counted on training rows alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from superbloom.corpus import SPLITS, Corpus
+
+if TYPE_CHECKING:
+    from superbloom.evaluate import HeldOut
+
+WINDOW = 16
+PAIRS_AT_ONCE = 8_000_000
+
+
+def popularity(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
+    """The most frequent ids, whatever the context."""
+    best = np.argsort(-corpus.id_counts("train"), kind="stable")[:deepest]
+    rank = np.full(corpus.id_counts("train").size, deepest)
+    rank[best] = np.arange(len(best))
+    return rank[held_out.targets]
+
+
+def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
+    """Counts within 16 elements over the square roots of both frequencies, summed over the context."""
+    similar = similarity(corpus)
+    ranks = []
+    for start in range(0, len(held_out.ids), 256):
+        context = held_out.ids[start : start + 256]
+        row, column = np.nonzero(context >= 0)  # neither PAD nor MASK
+        shape = (len(context), similar.shape[0])
+        asked = sparse.csr_matrix((np.ones(len(row), np.float32), (row, context[row, column])), shape=shape)
+        scores = asked @ similar
+        for i, target in enumerate(held_out.targets[start : start + 256]):
+            mine = slice(scores.indptr[i], scores.indptr[i + 1])
+            ids, values = scores.indices[mine], scores.data[mine]
+            own = values[ids == target]
+            # Ties go to the smaller id, as in search.py.
+            ahead = ((values > own) | ((values == own) & (ids < target))).sum() if len(own) else deepest
+            ranks.append(min(int(ahead), deepest))
+    return np.array(ranks)
+
+
+def similarity(corpus: Corpus) -> sparse.csr_matrix:
+    """The scaled co-occurrence matrix of the training rows, inputs × outputs."""
+    row_of = np.repeat(np.arange(len(corpus)), np.diff(corpus.offsets))
+    train = corpus.splits[row_of] == SPLITS["train"]
+    ids, targets, row_of = corpus.ids[train], corpus.targets[train], row_of[train]
+    shape = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
+    counts = sparse.csr_matrix(shape, dtype=np.float32)
+    for begin in range(0, len(ids), PAIRS_AT_ONCE // (2 * WINDOW)):
+        end = min(begin + PAIRS_AT_ONCE // (2 * WINDOW), len(ids))
+        left, right = [], []
+        for distance in range(1, WINDOW + 1):
+            first = np.arange(begin, min(end, len(ids) - distance))
+            first = first[row_of[first] == row_of[first + distance]]
+            left += [ids[first], ids[first + distance]]
+            right += [targets[first + distance], targets[first]]
+        pairs = (np.concatenate(left), np.concatenate(right))
+        counts = counts + sparse.csr_matrix((np.ones(len(pairs[0]), np.float32), pairs), shape=shape)
+    return sparse.diags(_inverse_root(ids, shape[0])) @ counts @ sparse.diags(_inverse_root(targets, shape[1]))
+
+
+def _inverse_root(ids: np.ndarray, size: int) -> np.ndarray:
+    return (1 / np.sqrt(np.maximum(1, np.bincount(ids, minlength=size)))).astype(np.float32)
