@@ -74,7 +74,7 @@ def _options_of(*configs: type) -> Callable[[Callable[..., None]], Callable[...,
                     continue
                 default = "" if field.default in (None, MISSING) else f" (default: {field.default})"
                 option = typer.Option(help=field.metadata["help"] + default, rich_help_panel=config.__name__)
-                kind = Annotated[hints[field.name] | None, option]
+                kind: Any = Annotated[hints[field.name] | None, option]  # type: ignore[valid-type, name-defined]
                 parameters.append(
                     introspection.Parameter(
                         field.name, introspection.Parameter.KEYWORD_ONLY, default=None, annotation=kind
@@ -109,16 +109,22 @@ def prepare_wikipedia(
     json_: Json = False,
 ) -> None:
     """The entity links of a Wikipedia dump (Sec. 3 of the paper)."""
+    from superbloom.folder import check_replaceable
     from superbloom.prepare.wikipedia import prepare_wikipedia as run
+    from superbloom.progress import counting
 
-    corpus = run(
-        dumps,
-        open_links=open_,
-        keep_repeats=not drop_repeats,
-        min_count=min_count,
-        max_names=max_entities,
-        notice=_notice,
-    )
+    check_replaceable(out, "corpus")
+    sizes = [Path(dump).stat().st_size for dump in dumps if Path(dump).is_file()]
+    with counting("reading", sum(sizes) if len(sizes) == len(dumps) else None, in_bytes=True) as progress:
+        corpus = run(
+            dumps,
+            open_links=open_,
+            keep_repeats=not drop_repeats,
+            min_count=min_count,
+            max_names=max_entities,
+            notice=_notice,
+            progress=progress,
+        )
     _finish_prepare(corpus, out, json_)
 
 
@@ -132,8 +138,10 @@ def prepare_sequences(
     json_: Json = False,
 ) -> None:
     """Sequences of names from text files."""
+    from superbloom.folder import check_replaceable
     from superbloom.prepare.sequences import prepare_sequences as run
 
+    check_replaceable(out, "corpus")
     _finish_prepare(run(files, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
 
 

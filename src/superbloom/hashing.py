@@ -134,8 +134,9 @@ class BloomHash:
         >>> bloom.digest([Special.PAD, Special.MASK]).tolist()
         [[8, 9], [10, 11]]
         """
-        ids = torch.as_tensor(ids).long()
+        ids = torch.as_tensor(ids)
         self._check(ids, lowest=-self.num_special)
+        ids = ids.long()
         hashes = torch.arange(self.num_hashes, device=ids.device)
         tokens = self.table[ids.clamp(min=0)] + hashes * self.num_buckets
         special = self.num_hashes * (self.num_buckets - 1 - ids)[..., None] + hashes

@@ -29,7 +29,7 @@ def train(corpus_folder: Path, out: Path, preset: str | None, resume: bool, opti
     corpus = Corpus.open(corpus_folder)
     run = out.with_name(out.name + ".run")
     model_fields = {field.name for field in fields(ModelConfig)}
-    settings = {
+    settings: dict[str, Any] = {
         "preset": preset,
         "model": {name: value for name, value in options.items() if name in model_fields},
         "train": {name: value for name, value in options.items() if name not in model_fields},
@@ -63,7 +63,7 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"the run began with {began}, but {given} was given; leave these options out with --resume")
     if asked["corpus"] != stored["corpus"]:
         raise InputError(
-            f"the corpus has changed since the run began (checksum {asked['corpus'][:12]}, was {stored['corpus'][:12]}); "
+            f"the corpus has changed since the run began (now {asked['corpus'][:12]}, then {stored['corpus'][:12]}); "
             "train without --resume"
         )
     length = {"steps", "minutes"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -79,32 +80,30 @@ def top_k(
     certified = torch.zeros(batch, dtype=torch.bool, device=device)
     rounds, scored = (torch.zeros(batch, dtype=torch.long, device=device) for _ in range(2))
     opened = torch.zeros(batch, m, num_buckets, dtype=torch.bool, device=device)
-    before, last = 0, max_rounds or num_buckets
-    for round_ in range(1, last + 1):
+    before = 0
+    for round_ in count(1):
         open_queries = torch.nonzero(~certified).squeeze(1)
-        if not len(open_queries):
+        if not len(open_queries) or (max_rounds is not None and round_ > max_rounds):
             break
         rounds[open_queries] = round_
-        width = min(width, num_buckets)
-        if max_rounds is None and scorer.exhaustive_is_cheaper(width):
+        if width >= num_buckets or (max_rounds is None and scorer.exhaustive_is_cheaper(width)):
             best[open_queries] = scorer.score_all(open_queries, k)
             scored[open_queries] = bloom.num_ids
             certified[open_queries] = True
             break
-        # Alg. 1, lines 2 and 4: the best `width` buckets of each hash, and the best one beyond them.
-        values, buckets = scorer.log_probs[open_queries].topk(min(width + 1, num_buckets), dim=-1)
+        # Alg. 1, lines 2 and 4: the next best buckets of each hash up to `width`, and the best one beyond them.
+        # subtle: opened ones are masked rather than skipped by rank, since topk may order ties differently each time
+        remaining = scorer.log_probs[open_queries].masked_fill_(opened[open_queries], -torch.inf)
+        values, buckets = remaining.topk(width - before + 1, dim=-1)
         # Lines 5 and 6: score who lies in a newly opened bucket and in none opened earlier.
-        found, count = scorer.score_members(open_queries, buckets[..., before:width], opened)
+        found, new = scorer.score_members(open_queries, buckets[..., :-1], opened)
         best[open_queries] = torch.cat([best[open_queries], found], dim=1).topk(k).values
-        scored[open_queries] += count
+        scored[open_queries] += new
         # Line 7, for the k-th best. Departs from the paper: the bound is taken over the best *unopened* bucket,
         # which is tighter, and must be beaten strictly, so that an unscored tie with a smaller id is not missed.
-        if width == num_buckets:
-            certified[open_queries] = True
-        else:
-            bound = scorer.combine(values[..., width])
-            kth = best[open_queries, k - 1]
-            certified[open_queries] = (kth != NOTHING) & (_score_of(kth) > bound)
+        bound = scorer.combine(values[..., -1])
+        kth = best[open_queries, k - 1]
+        certified[open_queries] = (kth != NOTHING) & (_score_of(kth) > bound)
         before, width = width, width * GROWTH  # departs from the paper: the width grows by a factor, not by B
     return _answer(best, certified, rounds, scored)
 

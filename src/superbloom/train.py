@@ -56,6 +56,7 @@ def fit(
     """
     check_vocabulary(Predictor(model), corpus)
     checkpoint = _checkpoint_path(run, resume)
+    start_from_frequencies(model, corpus)
     training = Training(model, corpus, config)
     watch = Watch(model, corpus, config, quiet)
     callbacks: list[L.Callback] = [watch]
@@ -91,6 +92,19 @@ def fit(
         "history": watch.history,
         "interrupted": interrupted.is_set(),
     }
+
+
+@torch.no_grad()
+def start_from_frequencies(model: Model, corpus: Corpus) -> None:
+    """Set the output bias to log token frequencies, so that training does not begin by learning them."""
+    if model.network.bias is None:
+        return
+    counts = torch.from_numpy(corpus.id_counts("train")).float()
+    table = model.target_bloom.table.long()
+    bias_of_hash = model.network.bias.unflatten(0, (model.config.num_hashes, -1))
+    for bias, buckets in zip(bias_of_hash, table.T, strict=True):
+        frequency = torch.ones_like(bias).index_add_(0, buckets, counts)
+        bias.copy_(torch.log(frequency / frequency.mean()))
 
 
 class Training(L.LightningModule):

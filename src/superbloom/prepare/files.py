@@ -42,7 +42,10 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 MAX_LINE_BYTES = 64 * 2**20
 
 
-def open_bytes(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> io.BufferedReader:
+def open_bytes(
+    path: str | os.PathLike[str],
+    progress: Callable[[int], None] | None = None,
+) -> io.BufferedReader:
     """Open a file for reading its unpacked bytes.
 
     progress is called with the number of bytes just taken from the file as it lies on disk, so the calls add
@@ -56,7 +59,7 @@ def open_bytes(path: str | os.PathLike[str], progress: Callable[[int], None] | N
         head = file.read(max(map(len, MAGIC)))
     except OSError as error:
         raise InputError(
-            f"'{name}' cannot be read: {error.strerror}; give a file (plain, {readable}) or - for standard input"
+            f"'{name}' cannot be read: {error.strerror}; give a file (plain, {readable}), or - for stdin"
         ) from error
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "plain")
     stored = _Stored(file, head, progress)
@@ -64,7 +67,7 @@ def open_bytes(path: str | os.PathLike[str], progress: Callable[[int], None] | N
         return io.BufferedReader(_Unpacked(stored, stored, name, kind), 2**20)
     if kind not in PACKINGS:
         stored.close()
-        raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside (plain, {readable})")
+        raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside")
     # A small buffer below the unpacking, so that the place named in an error is near the damage.
     unpacked = PACKINGS[kind](io.BufferedReader(stored, 2**16))
     return io.BufferedReader(_Unpacked(unpacked, stored, name, kind), 2**20)
@@ -134,8 +137,8 @@ class _Unpacked(io.RawIOBase):
         except DAMAGE as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
-                f"'{self.name}' ({self.kind}) is damaged or cut short near byte {self.stored.taken:,}: {reason}; "
-                "fetch the file again, or pack it anew"
+                f"'{self.name}' ({self.kind}) is damaged or cut short near byte {self.stored.taken:,}: "
+                f"{reason}; fetch the file again, or pack it anew"
             ) from error
         return size
 

@@ -1,0 +1,47 @@
+"""The built-in corpus: entity names and links of enwik8, made by the same reader as any dump.
+
+    python -m superbloom.prepare.bundled enwik8.xz      rebuilds data/enwik8-links.tsv.xz, byte for byte
+
+enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md says whose work it is.
+It is a slice: most link targets have no page in it and stay. The 20,000 most frequent targets are kept.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from pathlib import Path
+
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.prepare.sequences import read_sequences
+from superbloom.prepare.wikipedia import prepare_wikipedia
+
+LINKS = Path(__file__).parents[1] / "data" / "enwik8-links.tsv.xz"
+ENTITIES = 20_000
+SOURCE = "enwik8: English Wikipedia of 2006-03-03, GFDL"
+
+
+def bundled_corpus() -> Corpus:
+    """The built-in corpus, as `superbloom prepare sequences --keyed` would make it."""
+    return Corpus.from_keyed(read_sequences([LINKS], keyed=True), source=SOURCE)
+
+
+def build(dump: str | Path) -> bytes:
+    """The bytes of the built-in file: a line per page, its title and the entities it links to."""
+    corpus = prepare_wikipedia([dump], open_links=True, max_names=ENTITIES)
+    keys = corpus.sequences["key"].to_pylist()
+    lines = ("\t".join([key, *corpus.vocab.names(corpus.row(row))]) for row, key in enumerate(keys))
+
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+    return lzma.compress("".join(f"{line}\n" for line in lines).encode(), filters=filters)
+
+
+if __name__ == "__main__":
+    try:
+        (path,) = sys.argv[1:] or (None,)
+        if path is None:
+            raise InputError("give the dump: python -m superbloom.prepare.bundled enwik8.xz")
+        LINKS.write_bytes(build(path))
+    except InputError as error:
+        sys.exit(f"error: {error}")

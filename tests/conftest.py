@@ -1,0 +1,41 @@
+"""Shared pieces: small corpora whose answers are known, and where real data may lie."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from superbloom.corpus import Corpus
+
+torch.set_num_threads(1)  # pytest-xdist runs a process per core
+
+settings.register_profile("quick", max_examples=200, deadline=None)
+settings.register_profile("slow", max_examples=10_000, deadline=None)
+settings.load_profile(os.environ.get("SUPERBLOOM_HYPOTHESIS", "quick"))
+
+DATA = Path(os.environ.get("SUPERBLOOM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real data that is not part of the repository; set SUPERBLOOM_DATA to its folder."""
+    if not DATA.is_dir():
+        pytest.skip("real data is absent; set SUPERBLOOM_DATA to a folder with wiki/, dumps/, …")
+    return DATA
+
+
+def rings(num_rings: int = 12, ring: int = 8, rows: int = 400, seed: int = 0) -> Corpus:
+    """Rows drawn from rings of names: what a row holds tells its ring, so ring mates are the right answers."""
+    rng = np.random.default_rng(seed)
+    names = [[f"ring {r} name {i}" for i in range(ring)] for r in range(num_rings)]
+    return Corpus.from_sequences(
+        [rng.permutation(names[rng.integers(num_rings)])[: rng.integers(3, ring + 1)].tolist() for _ in range(rows)]
+    )
+
+
+@pytest.fixture(scope="session")
+def ring_corpus() -> Corpus:
+    return rings()

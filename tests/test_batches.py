@@ -1,0 +1,124 @@
+"""Batches: a pure function of (seed, step), with the paper's shares."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from superbloom.batches import Batches
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.hashing import Special
+
+
+def numbered(lengths: list[int]) -> Corpus:
+    """Row r holds names r:0, r:1, …: every id tells its row and place."""
+    return Corpus.from_sequences([[f"{row}:{place}" for place in range(length)] for row, length in enumerate(lengths)])
+
+
+def stream(corpus, **options):
+    return Batches(corpus, **{"seq_len": 8, "batch_size": 6, "mask_share": 0.25, "seed": 0} | options)
+
+
+@given(st.lists(st.integers(2, 30), min_size=20, max_size=40), st.integers(0, 3), st.integers(0, 100))
+def test_a_batch_holds_segments_with_their_targets(lengths, seed, step):
+    corpus = numbered(lengths)
+    batch = stream(corpus, seed=seed)[step]
+    for ids, places, targets in zip(*(part.tolist() for part in batch), strict=True):
+        chosen = [(place, target) for place, target in zip(places, targets, strict=True) if target != Special.PAD]
+        whole = dict(enumerate(ids)) | dict(chosen)
+        names = [corpus.vocab.name(whole[place]) for place in range(len(ids)) if whole[place] != Special.PAD]
+        row, start = map(int, names[0].split(":"))
+        assert corpus.splits[row] == 0, "a row that is held out"
+        assert names == [f"{row}:{start + i}" for i in range(len(names))], "not a contiguous segment"
+        assert len(names) == min(8, lengths[row])
+        assert len(chosen) == max(1, round(0.25 * len(names)))
+        assert len({place for place, _ in chosen}) == len(chosen)
+
+
+def test_the_same_seed_and_step_give_the_same_batch_in_any_order():
+    corpus = numbered([10] * 50)
+    one, other = stream(corpus), stream(corpus)
+    later = [other[step] for step in (7, 3, 0)]
+    for step, batch in zip((7, 3, 0), later, strict=True):
+        for ours, theirs in zip(one[step], batch, strict=True):
+            assert torch.equal(ours, theirs)
+    assert not torch.equal(one[3].ids, stream(corpus, seed=1)[3].ids)
+    assert not torch.equal(one[3].ids, one[4].ids)
+    following = one.starting_at(3)
+    assert torch.equal(next(following).ids, one[3].ids)
+    assert torch.equal(next(following).ids, one[4].ids)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_take_slices_of_the_same_global_batch(ranks):
+    corpus = numbered([10] * 50)
+    whole = stream(corpus)[5]
+    parts = [stream(corpus, rank=rank, ranks=ranks)[5] for rank in range(ranks)]
+    for name in whole._fields:
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts]))
+
+
+def test_an_epoch_visits_every_training_row_once():
+    corpus = numbered([2] * 60)
+    batches = stream(corpus, batch_size=1)
+    rows = len(corpus.rows("train"))
+    for epoch in range(2):
+        seen = [batches._row(np.array([epoch * rows + i]))[0] for i in range(rows)]
+        assert sorted(seen) == corpus.rows("train").tolist()
+
+
+def test_chosen_elements_are_masked_replaced_or_left_in_the_papers_shares():
+    corpus = numbered([40] * 400)
+    batches = stream(corpus, seq_len=32, batch_size=1000, mask_share=0.15)
+    masked = replaced = left = 0
+    for step in range(8):
+        batch = batches[step]
+        chosen = batch.targets != Special.PAD
+        assert (chosen.sum(1) == 5).all()  # 15 % of 32
+        shown, targets = batch.ids.gather(1, batch.places)[chosen], batch.targets[chosen]
+        masked += int((shown == Special.MASK).sum())
+        left += int((shown == targets).sum())
+        replaced += int(((shown != Special.MASK) & (shown != targets)).sum())
+    total = masked + replaced + left
+    assert total == 8 * 1000 * 5
+    assert masked / total == pytest.approx(0.8, abs=0.01)
+    assert replaced / total == pytest.approx(0.1, abs=0.01)
+    assert left / total == pytest.approx(0.1, abs=0.01)
+
+
+def test_every_segment_and_element_is_as_likely_as_any_other():
+    corpus = numbered([12] * 200)
+    batches = stream(corpus, seq_len=8, batch_size=4000, mask_share=0.1)
+    starts, places = np.zeros(5), np.zeros(8)
+    for step in range(5):
+        batch = batches[step]
+        restored = batch.ids.scatter(1, batch.places, batch.targets)
+        first = [int(name.split(":")[1]) for name in corpus.vocab.names(restored[:, 0].tolist())]
+        starts += np.bincount(first, minlength=5)
+        places += np.bincount(batch.places.flatten().numpy(), minlength=8)
+    assert np.abs(starts / 4000 - 1).max() < 0.06
+    assert np.abs(places / 2500 - 1).max() < 0.1
+
+
+def test_targets_of_a_second_vocabulary_come_from_the_same_places():
+    rows = [[f"word {i}" for i in range(row, row + 5)] for row in range(30)]
+    tags = [[f"tag {i % 3}" for i in range(row, row + 5)] for row in range(30)]
+    corpus = Corpus.from_sequences(rows, targets=tags)
+    batch = stream(corpus, mask_share=0.5)[0]
+    words, kinds = corpus.vocab, corpus.target_vocab
+    untouched = 0
+    for ids, places, targets in zip(*(part.tolist() for part in batch), strict=True):
+        first = next(int(words.name(i).split()[1]) - p for p, i in enumerate(ids) if i >= 0 and p not in places)
+        for place, target in zip(places, targets, strict=True):
+            assert kinds.name(target) == f"tag {(first + place) % 3}"
+            untouched += 1
+    assert untouched == 6 * 2
+
+
+def test_what_cannot_be_batched_is_refused():
+    with pytest.raises(InputError, match="none of the corpus's 2 rows is a training row of two or more ids"):
+        stream(Corpus.from_sequences([["a"], ["b"]]))
+    with pytest.raises(InputError, match="batch_size=6 does not divide among 4 processes"):
+        stream(numbered([5] * 20), ranks=4)

@@ -1,0 +1,146 @@
+"""Balanced digests without complete collisions, for every size that allows them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from superbloom.errors import InputError
+from superbloom.hashing import BloomHash, Special, max_alpha
+
+
+def assert_sound(bloom: BloomHash) -> None:
+    """Checked from the outside, through the public calls alone."""
+    everyone = torch.arange(bloom.num_ids)
+    buckets = bloom.buckets(everyone).numpy()
+    assert buckets.min() >= 0
+    assert buckets.max() < bloom.num_buckets
+    assert len(np.unique(buckets, axis=0)) == bloom.num_ids, "two ids share a digest"
+    for j in range(bloom.num_hashes):
+        sizes = np.bincount(buckets[:, j], minlength=bloom.num_buckets)
+        assert sizes.max() - sizes.min() <= 1, "uneven buckets"
+        assert sizes.max() <= bloom.alpha
+        for bucket in {0, bloom.num_buckets // 2, bloom.num_buckets - 1}:
+            assert bloom.members[j][bucket].tolist() == np.flatnonzero(buckets[:, j] == bucket).tolist()
+
+
+@st.composite
+def sizes(draw):
+    num_ids = draw(st.integers(1, 400))
+    num_hashes = draw(st.integers(1, 4))
+    alpha = draw(st.integers(1, max_alpha(num_ids, num_hashes)))
+    return num_ids, num_hashes, alpha
+
+
+@given(sizes(), st.integers(0, 3))
+def test_every_allowed_size_is_balanced_and_invertible(size, seed):
+    num_ids, num_hashes, alpha = size
+    assert_sound(BloomHash.random(num_ids, num_hashes, alpha, seed=seed))
+
+
+@given(st.integers(1, 10**7), st.integers(1, 4))
+def test_max_alpha_is_the_largest_that_tells_ids_apart(num_ids, num_hashes):
+    largest = max_alpha(num_ids, num_hashes)
+    assert (-(-num_ids // largest)) ** num_hashes >= num_ids
+    if num_ids > 1:
+        assert (-(-num_ids // (largest + 1))) ** num_hashes < num_ids
+
+
+@pytest.mark.parametrize(("num_ids", "num_hashes", "alpha"), [(100, 2, 10), (64, 3, 16), (81, 4, 27)])
+def test_when_every_digest_is_taken_the_regular_construction_fills_them_all(num_ids, num_hashes, alpha):
+    assert_sound(BloomHash.random(num_ids, num_hashes, alpha))
+
+
+def test_alpha_one_with_one_hash_is_the_plain_vocabulary():
+    bloom = BloomHash.random(50, num_hashes=1, alpha=1)
+    assert sorted(bloom.digest(torch.arange(50)).flatten().tolist()) == list(range(50))
+
+
+def test_seeds_give_different_functions_and_the_same_seed_the_same():
+    tables = [BloomHash.random(1000, 2, 10, seed=seed).table for seed in (1, 1, 2)]
+    assert torch.equal(tables[0], tables[1])
+    assert not torch.equal(tables[0], tables[2])
+
+
+def test_hashes_are_independent_of_one_another():
+    """Mates in one hash are mates in another about as often as chance has it."""
+    bloom = BloomHash.random(20_000, 2, 20, seed=0)
+    first, second = bloom.table.numpy().T
+    mates = [bloom.members[0][bucket].numpy() for bucket in range(bloom.num_buckets)]
+    again = sum((second[ids][:, None] == second[ids][None]).sum() - len(ids) for ids in mates)
+    pairs = sum(len(ids) * (len(ids) - 1) for ids in mates)
+    assert again == 0  # never, in fact: a pair that met in both would share its digest
+    assert pairs == 1000 * 20 * 19
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+def test_tokens_are_numbered_by_hash_and_specials_collide_with_nothing():
+    bloom = BloomHash.random(30, num_hashes=3, alpha=4)
+    tokens = bloom.digest(torch.arange(30))
+    assert torch.equal(tokens, bloom.buckets(torch.arange(30)) + torch.arange(3) * bloom.num_buckets)
+    special = bloom.digest(list(Special)).flatten().tolist()
+    assert len(set(special)) == 3 * len(Special)
+    assert set(special) == set(range(3 * bloom.num_buckets, bloom.num_tokens))
+
+
+def test_digest_keeps_the_shape_of_its_input():
+    bloom = BloomHash.random(30, num_hashes=2, alpha=3)
+    assert bloom.digest(torch.zeros(4, 5, dtype=torch.long)).shape == (4, 5, 2)
+    assert bloom.digest(np.zeros((4, 5), dtype=np.int32)).shape == (4, 5, 2)
+    assert bloom.digest(7).shape == (2,)
+    assert bloom.digest([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            (10, 2, 5),
+            "alpha=5 leaves 2 buckets, too few to tell 10 ids apart with 2 hashes; the largest alpha that works is 3",
+        ),
+        (
+            (10, 1, 2),
+            "alpha=2 leaves 5 buckets, too few to tell 10 ids apart with 1 hash; the largest alpha that works is 1",
+        ),
+        ((10, 2, 0), "alpha=0 given"),
+        ((10, 0, 1), "num_hashes=0 given"),
+        ((0, 1, 1), "num_ids=0 given"),
+    ],
+)
+def test_sizes_that_cannot_work_are_refused_with_what_would(arguments, message):
+    with pytest.raises(InputError, match=message):
+        BloomHash.random(*arguments)
+
+
+@pytest.mark.parametrize("ids", [[10], [-5]])
+def test_ids_outside_are_refused(ids):
+    with pytest.raises(InputError, match="-4 to 9 are allowed"):
+        BloomHash.random(10, 2, 2).digest(ids)
+    with pytest.raises(InputError, match="0 to 9 are allowed"):
+        BloomHash.random(10, 2, 2).buckets(ids)
+
+
+def test_fractions_are_not_ids():
+    with pytest.raises(InputError, match="whole numbers"):
+        BloomHash.random(10, 2, 2).digest([0.5])
+
+
+def test_a_bucket_outside_is_refused():
+    with pytest.raises(IndexError, match="bucket 5 given; 0 to 4 are allowed"):
+        BloomHash.random(10, 2, 2).members[0][5]
+
+
+@pytest.mark.parametrize("table", ["table", "order", "starts"])
+def test_verify_refuses_tables_that_were_edited(table):
+    bloom = BloomHash.random(100, 2, 5)
+    bloom.verify()
+    edited = getattr(bloom, table)
+    edited[0, 0], edited[1, 1] = edited[1, 1] + 1, edited[0, 0]
+    with pytest.raises(InputError, match="contradict"):
+        bloom.verify()
+
+
+@pytest.mark.slow
+def test_the_papers_catalogue_hashes_without_complete_collisions():
+    assert_sound(BloomHash.random(5_281_889, num_hashes=2, alpha=50))
