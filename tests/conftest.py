@@ -27,7 +27,7 @@ def data() -> Path:
     return DATA
 
 
-def rings(num_rings: int = 12, ring: int = 8, rows: int = 400, seed: int = 0) -> Corpus:
+def rings(num_rings: int = 24, ring: int = 8, rows: int = 800, seed: int = 0) -> Corpus:
     """Rows drawn from rings of names: what a row holds tells its ring, so ring mates are the right answers."""
     rng = np.random.default_rng(seed)
     names = [[f"ring {r} name {i}" for i in range(ring)] for r in range(num_rings)]

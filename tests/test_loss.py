@@ -81,11 +81,13 @@ def test_large_logits_do_not_overflow():
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
 def test_a_sampler_draws_as_it_says(proposal):
     counts = np.array([50, 20, 10, 5, 1, 0])
-    sampler = Sampler(proposal, np.repeat(counts, 1), samples=6)
-    tokens = torch.cat([sampler.draw(seed, torch.device("cpu"))[0] for seed in range(20_000)])
-    expected = sampler.draw(0, torch.device("cpu"))[1].exp() * 20_000  # log expected counts of one draw
+    sampler = Sampler(proposal, counts, samples=6)
+    draws = [sampler.draw(seed, torch.device("cpu")) for seed in range(20_000)]
+    tokens, log_q = (torch.cat(parts) for parts in zip(*draws, strict=True))
     found = torch.bincount(tokens, minlength=6)
-    assert torch.allclose(found.float(), expected, rtol=0.06)
+    expected = torch.empty(6).scatter(0, tokens, log_q.exp())  # per draw of six
+    assert expected.sum().item() == pytest.approx(6, rel=1e-5)
+    assert torch.allclose(found.float(), expected * 20_000, rtol=0.06)
 
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])

@@ -74,7 +74,7 @@ def _options_of(*configs: type) -> Callable[[Callable[..., None]], Callable[...,
                     continue
                 default = "" if field.default in (None, MISSING) else f" (default: {field.default})"
                 option = typer.Option(help=field.metadata["help"] + default, rich_help_panel=config.__name__)
-                kind: Any = Annotated[hints[field.name] | None, option]  # type: ignore[valid-type, name-defined]
+                kind: Any = Annotated[hints[field.name] | None, option]
                 parameters.append(
                     introspection.Parameter(
                         field.name, introspection.Parameter.KEYWORD_ONLY, default=None, annotation=kind

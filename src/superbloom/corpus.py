@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import count, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, repeat, zip_longest
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from superbloom.errors import InputError
-from superbloom.folder import new_folder, read_folder
+from superbloom.folder import new_folder, read_folder, settled
 from superbloom.vocab import Vocab, read_arrow, write_arrow
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
@@ -69,13 +70,13 @@ class Corpus:
         keys name the rows (their number otherwise); targets gives for each row what stands at each of its
         positions in a second vocabulary.
         """
-        keyed = zip(map(str, count()) if keys is None else keys, rows, strict=False)
+        keyed = zip(count(), rows, strict=False) if keys is None else _one_each(keys, rows, "keys", "rows")
         return cls.from_keyed(keyed, targets=targets, min_count=min_count, max_names=max_names, source=source)
 
     @classmethod
     def from_keyed(
         cls,
-        rows: Iterable[tuple[str, Sequence[str]]],
+        rows: Iterable[tuple[str | int, Sequence[str]]],
         *,
         targets: Iterable[Sequence[str]] | None = None,
         min_count: int = 1,
@@ -83,28 +84,32 @@ class Corpus:
         source: str = "sequences",
     ) -> Corpus:
         """The same from (key, names) pairs, read once, so that they may come straight from a file."""
-        if min_count < 1 or (max_names is not None and max_names < 1):
-            raise InputError(f"min_count={min_count}, max_names={max_names} given; whole numbers from 1 are allowed")
+        for name, value in (("min_count", min_count), ("max_names", 1 if max_names is None else max_names)):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
         inputs, outputs, keys, lengths = _Numbering(), _Numbering(), [], array("q")
-        for number, ((key, row), target) in enumerate(zip(rows, targets or repeat(()), strict=False)):
-            inputs.add(row, number)
-            if targets is not None:
-                outputs.add(target, number)
-                if len(target) != len(row):
-                    raise InputError(f"row {number} has {len(row)} names but {len(target)} targets; give one each")
-            keys.append(key)
-            lengths.append(len(row))
+        pairs = zip(rows, repeat(()), strict=False) if targets is None else _one_each(rows, targets, "rows", "targets")
+        for number, (pair, target) in enumerate(pairs):
+            try:
+                key, row = pair
+            except (TypeError, ValueError):
+                raise InputError(f"row {number} is {pair!r:.80}; give pairs of a key and a list of names") from None
+            keys.append(_text(key, number))
+            lengths.append(inputs.add(row, number))
+            if targets is not None and (found := outputs.add(target, number)) != lengths[-1]:
+                raise InputError(f"row {number} has {lengths[-1]} names but {found} targets; give one each")
         vocab, ids = inputs.vocab(min_count, max_names)
         row_of = np.repeat(np.arange(len(lengths)), lengths)
         kept = ids >= 0
+        splits = split_of(keys)
         columns: dict[str, Any] = {
             "key": pa.array(keys, type=pa.large_string()),
             "ids": _lists(ids[kept], row_of[kept], len(lengths)),
-            "split": split_of(keys),
+            "split": splits,
         }
         target_vocab = None
         if targets is not None:
-            target_vocab, target_ids = outputs.vocab(1, None)
+            target_vocab, target_ids = outputs.vocab(1, None, kept)
             columns["targets"] = _lists(target_ids[kept], row_of[kept], len(lengths))
         filled = np.bincount(row_of[kept], minlength=len(lengths)) > 0
         sequences = pa.table(columns).filter(pa.array(filled)).combine_chunks()
@@ -113,14 +118,17 @@ class Corpus:
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> Corpus:
         """Memory-map a corpus folder; a damaged or foreign file is refused by name."""
-        folder = Path(folder)
+        return settled(folder, lambda: cls._open(Path(folder), verify))
+
+    @classmethod
+    def _open(cls, folder: Path, verify: bool) -> Corpus:
         manifest = read_folder(folder, "corpus", verify)
         has_targets = "targets.arrow" in manifest["files"]
         lists = pa.large_list(pa.int32())
         columns = {"key": pa.large_string(), "ids": lists, "split": pa.int8()}
         sequences = read_arrow(folder / "sequences.arrow", columns | ({"targets": lists} if has_targets else {}))
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
-        corpus = cls(Vocab.open(folder / "vocab.arrow"), sequences, target_vocab, manifest.get("info", {}))
+        corpus = cls(Vocab.open(folder / "vocab.arrow"), sequences, target_vocab, manifest["info"])
         corpus._check(folder / "sequences.arrow")
         return corpus
 
@@ -177,10 +185,11 @@ class Corpus:
                 raise InputError(f"{path}: ids from {ids.min()} to {ids.max()}; 0 to {limit - 1} have names")
         if self.splits.min() < 0 or self.splits.max() >= len(SPLITS):
             raise InputError(f"{path}: split codes are {SPLITS}; found {self.splits.min()} to {self.splits.max()}")
-        if self.target_vocab is not None:
-            other = self.sequences["targets"].chunk(0).offsets.to_numpy()
-            if not np.array_equal(self.offsets, other):
-                raise InputError(f"{path}: targets and ids of a row must be equally many")
+        for name in {"ids", "targets"} & set(self.sequences.column_names):
+            lists = self.sequences[name].chunk(0)
+            offsets = lists.offsets.to_numpy()
+            if offsets[0] != 0 or offsets[-1] != len(lists.values) or not np.array_equal(offsets, self.offsets):
+                raise InputError(f"{path}: rows must follow one another, with as many targets as ids; write it again")
 
 
 _SPLIT_RULE = (
@@ -196,7 +205,10 @@ def split_of(keys: Iterable[str]) -> np.ndarray:
     [0, 0]
     """
     digests = (hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()[:8] for key in keys)
-    x = np.fromiter((int(digest, 16) for digest in digests), dtype=np.float64) / 16**8
+    try:
+        x = np.fromiter((int(digest, 16) for digest in digests), dtype=np.float64) / 16**8
+    except UnicodeEncodeError as error:
+        raise InputError(f"key {error.object!r} holds a lone surrogate; keys must be Unicode text") from None
     splits = np.full(len(x), SPLITS["train"], dtype=np.int8)
     splits[x < TEST_SHARE] = SPLITS["test"]
     splits[x >= 1 - (1 - TEST_SHARE) * VALID_SHARE] = SPLITS["valid"]
@@ -210,25 +222,27 @@ class _Numbering:
         self.numbers: dict[str, int] = {}
         self.occurrences = array("i")
 
-    def add(self, row: Sequence[str], number: int) -> None:
-        if isinstance(row, str | bytes):
-            raise InputError(f"row {number} is the text {row!r}; give a list of names")
-        numbers = self.numbers
+    def add(self, row: Sequence[str], number: int) -> int:
+        """Number the names of a row and say how many there are."""
+        if isinstance(row, str | bytes) or not isinstance(row, Iterable):
+            raise InputError(f"row {number} is {row!r:.80} of type {type(row).__name__}; give a list of names")
+        numbers, before = self.numbers, len(self.occurrences)
         for name in row:
             if type(name) is not str:
-                if isinstance(name, bool | float) or not hasattr(name, "__index__"):
-                    raise InputError(
-                        f"row {number} holds {name!r} of type {type(name).__name__}; give text or whole numbers"
-                    )
-                name = str(name)
+                name = _text(name, number)
             self.occurrences.append(numbers.setdefault(name, len(numbers)))
+        return len(self.occurrences) - before
 
-    def vocab(self, min_count: int, max_names: int | None) -> tuple[Vocab, np.ndarray]:
+    def vocab(
+        self, min_count: int, max_names: int | None, counted: np.ndarray | slice = slice(None)
+    ) -> tuple[Vocab, np.ndarray]:
         """The vocabulary and the id of every occurrence, −1 where the name was left out."""
         occurrences = np.frombuffer(self.occurrences, dtype=np.int32) if self.occurrences else np.empty(0, np.int32)
         if len(self.numbers) < 2:
             raise InputError(f"the rows hold {len(self.numbers)} distinct names; at least 2 are needed")
-        vocab, ids = Vocab.from_arrays(list(self.numbers), np.bincount(occurrences, minlength=len(self.numbers)))
+        vocab, ids = Vocab.from_arrays(
+            list(self.numbers), np.bincount(occurrences[counted], minlength=len(self.numbers))
+        )
         kept = int((vocab.counts >= min_count).sum())
         kept = kept if max_names is None else min(kept, max_names)
         if kept < 2:
@@ -241,6 +255,28 @@ class _Numbering:
             vocab, _ = Vocab.from_arrays(names, vocab.counts[:kept])
         ids = np.where(ids < kept, ids, np.int32(-1))
         return vocab, ids[occurrences]
+
+
+def _text(value: Any, number: int) -> str:
+    """A name or key as text; whole numbers are taken as names, other things are not."""
+    if isinstance(value, str):
+        return str(value)
+    try:
+        if not isinstance(value, bool):
+            return str(index(value))
+    except TypeError:
+        pass
+    raise InputError(f"row {number} holds {value!r:.80} of type {type(value).__name__}; give text or whole numbers")
+
+
+def _one_each(first: Iterable[Any], second: Iterable[Any], *names: str) -> Iterator[tuple[Any, Any]]:
+    """zip, but refusing what is unequally long, since what is beyond the shorter would silently be lost."""
+    missing = object()
+    for number, pair in enumerate(zip_longest(first, second, fillvalue=missing)):
+        if pair[0] is missing or pair[1] is missing:
+            short, long = names if pair[0] is missing else reversed(names)
+            raise InputError(f"{number:,} {short} but more {long} given; give equally many")
+        yield pair
 
 
 def _lists(values: np.ndarray, row_of: np.ndarray, num_rows: int) -> pa.LargeListArray:

@@ -7,20 +7,35 @@ itself. Neither Arrow nor safetensors notices a flipped bit on its own (docs/for
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from superbloom.errors import InputError
 
 MANIFESTS = {"corpus": "corpus.json", "model": "config.json"}
+# What a manifest has to hold beside format, version and checksums, and the files it has to list.
+CONTENTS: dict[str, dict[str, type]] = {
+    "corpus": {"counts": dict, "info": dict, "split": str},
+    "model": {"model": dict, "training": dict},
+}
+FILES = {
+    "corpus": ("vocab.arrow", "sequences.arrow"),
+    "model": ("model.safetensors", "bloom.safetensors", "vocab.arrow", "metrics.json"),
+}
 VERSION = 1
+MAX_MANIFEST_BYTES = 2**20  # parsed JSON takes some thirty times its size
+CARD = "README.md"  # for people to edit, so without a checksum
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -29,7 +44,7 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
 
     An older folder of the same kind is replaced; anything else in its place is left alone and refused.
     """
-    path = Path(path)
+    path = Path(path).resolve()  # of a link, what it points to is replaced
     check_replaceable(path, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -37,6 +52,7 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
         yield temporary
         _seal(temporary, kind, content)
         temporary.chmod(0o755)
+        check_replaceable(path, kind)  # again: writing may have taken hours
         _swap(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -44,8 +60,49 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
 
 def check_replaceable(path: Path, kind: str) -> None:
     """Raise InputError if writing a folder of this kind at `path` would destroy something else."""
-    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (path / MANIFESTS[kind]).exists())):
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    try:
+        manifest = read_json(path / MANIFESTS[kind])
+        ours = manifest["format"] == f"superbloom {kind}"  # others have a config.json, too
+        strangers = {file.name for file in path.iterdir()} - {MANIFESTS[kind], CARD, *manifest["files"]}
+    except (OSError, KeyError, TypeError, InputError):
+        ours = False
+    if not ours:
         raise InputError(f"{path} exists and is not a {kind} folder; move it away or choose another --out")
+    if strangers:
+        raise InputError(
+            f"{path} also holds {min(strangers)!r}, no part of a {kind}; move it away or choose another --out"
+        )
+
+
+def settled(path: str | Path, read: Callable[[], _T]) -> _T:
+    """What `read` makes of the folder at `path`, read again if the folder was replaced meanwhile.
+
+    So the files it opens one after another all belong to the old folder or all to the new one.
+    """
+    while True:
+        try:
+            # subtle: held open, so that no newer folder can get the same inode number
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return read()  # there is no folder; it says so
+        try:
+            result = read()
+            if _is_at(handle, path):
+                return result
+        except (InputError, OSError):
+            if _is_at(handle, path):
+                raise
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: str | Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), Path(path).stat())
+    except FileNotFoundError:
+        return False
 
 
 def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, Any]:
@@ -59,33 +116,59 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
         other = next((k for k, name in MANIFESTS.items() if (path / name).is_file()), None)
         found = f"is a {other} folder" if other else "has none" if path.is_dir() else "does not exist"
         raise InputError(f"a {kind} folder holds {manifest.name}; {path} {found}")
-    try:
-        content = json.loads(manifest.read_bytes())
-        stated = content.pop("sha256")
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
-        format_, version = content["format"], content["version"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{manifest} is not a superbloom manifest: damaged or foreign; write it again") from None
-    if format_ != f"superbloom {kind}" or type(version) is not int or version > VERSION:
+    content = read_json(manifest)
+    format_, version = content.get("format"), content.get("version")
+    if type(format_) is not str or type(version) is not int:
+        raise _foreign(manifest)
+    if format_ != f"superbloom {kind}" or not 1 <= version <= VERSION:
         raise InputError(
-            f"{manifest} has format {format_!r} version {version!r}; this release reads "
+            f"{manifest} has format {format_!r:.40} version {version!r:.40}; this release reads "
             f"'superbloom {kind}' up to version {VERSION}: upgrade superbloom"
         )
-    if stated != _digest(content):
+    if content.pop("sha256", None) != _digest(content):
         raise InputError(f"{manifest} does not match its own checksum: it was edited; write the {kind} again")
-    for name, (size, sha256) in files.items():
-        _check_file(path, name, size, sha256 if verify else None)
+    for name, type_ in (CONTENTS[kind] | {"files": dict}).items():
+        if type(content.get(name)) is not type_:
+            raise InputError(f"{manifest} has no {name!r} of type {type_.__name__}; write the {kind} again")
+    for name in FILES[kind]:
+        if name not in content["files"]:
+            raise InputError(f"{manifest} lists no {name}; the folder is not a whole {kind}: write it again")
+    for name, entry in content["files"].items():
+        _check_file(path, manifest, name, entry, verify)
     return content
 
 
-def _check_file(folder: Path, name: str, size: int, sha256: str | None) -> None:
+def read_json(file: Path, most_bytes: int = MAX_MANIFEST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file of moderate size and depth."""
+    if file.stat().st_size > most_bytes:
+        raise InputError(f"{file} has {file.stat().st_size:,} bytes; up to {most_bytes:,} are read: write it again")
+    try:
+        content: dict[str, Any] = json.loads(file.read_bytes())
+        _digest(content)  # what is nested too deeply to be written is not read either
+    except (ValueError, RecursionError):
+        raise _foreign(file) from None
+    if type(content) is not dict:
+        raise _foreign(file)
+    return content
+
+
+def _foreign(manifest: Path) -> InputError:
+    return InputError(f"{manifest} was not written by superbloom, or is damaged; write it again")
+
+
+def _check_file(folder: Path, manifest: Path, name: str, entry: Any, verify: bool) -> None:
+    if not name or name != Path(name).name or not name.isprintable():
+        raise InputError(f"{manifest} lists the file {name!r:.80}; only files in the folder itself are allowed")
+    size, sha256 = (entry.get("bytes"), entry.get("sha256")) if type(entry) is dict else (None, None)
+    if type(size) is not int or not 0 <= size < 2**63 or type(sha256) is not str:
+        raise InputError(f"{manifest} gives no size and sha256 of {name!r:.80}; write it again")
     file = folder / name
-    if Path(name).name != name or not file.is_file():
+    if not file.is_file():
         raise InputError(f"{file} is missing; the folder is incomplete: copy it again")
     if file.stat().st_size != size:
         raise InputError(f"{file} has {file.stat().st_size:,} bytes where {size:,} were written; copy it again")
-    if sha256 is not None and _sha256(file) != sha256:
-        raise InputError(f"{file} does not match its checksum {sha256[:12]}…: damaged or edited; copy it again")
+    if verify and _sha256(file) != sha256:
+        raise InputError(f"{file} does not match its checksum: damaged or edited; copy it again")
 
 
 def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
@@ -93,11 +176,16 @@ def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)}
         for file in sorted(folder.iterdir())
-        if file.name != "README.md"  # a model card is for people to edit
+        if file.name != CARD
     }
     content = {"format": f"superbloom {kind}", "version": VERSION, **content, "files": files}
-    text = json.dumps(content | {"sha256": _digest(content)}, indent=2, ensure_ascii=False)
-    (folder / MANIFESTS[kind]).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(content | {"sha256": _digest(content)}, indent=2, ensure_ascii=False) + "\n"
+    data = text.encode(errors="backslashreplace")  # a file name that is not UTF-8, as JSON escapes it
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise InputError(
+            f"{MANIFESTS[kind]} would have {len(data):,} bytes; up to {MAX_MANIFEST_BYTES:,} are read: shorten it"
+        )
+    (folder / MANIFESTS[kind]).write_bytes(data)
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors writes files only their owner can read
         _fsync(file)
@@ -105,20 +193,35 @@ def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Put `new` where `path` is; a reader sees the old folder or the new one."""
-    if path.exists():
-        retired = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent)) / path.name
+    """Put `new` where `path` is; what was there is left at `new`. A reader sees the old folder or the new one."""
+    if not path.exists():
+        new.rename(path)
+    elif not _exchanged(new, path):
+        # Only where names cannot be exchanged: for a moment there is no folder.
+        retired = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
         path.rename(retired)
         try:
             new.rename(path)
-        except OSError:
+        except BaseException:
             retired.rename(path)
             raise
-        finally:
-            shutil.rmtree(retired.parent, ignore_errors=True)
-    else:
-        new.rename(path)
+        retired.rename(new)
     _fsync(path.parent)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, which Python cannot; False where the system or its file system cannot either."""
+    at_fdcwd, rename_exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if renameat2(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), rename_exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -65,8 +65,9 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """The same loss against `sampler.samples` random negatives instead of all tokens (bengio:03, bengio:08).
 
-    Each logit is lowered by the log of how often the proposal draws its token (logQ), which makes the expected
-    gradient that of the full softmax; a negative that happens to be the target is removed.
+    The logit of a negative is lowered by the log of how often it is expected among the samples (logQ), and a
+    negative that happens to be the target is removed: what is summed then estimates the full normaliser without
+    bias. The target itself is always there, so its logit stays as it is.
     """
     rows = _rows(sampler.samples, budget_mb)
     loss = y.new_zeros(())
@@ -75,22 +76,16 @@ def sampled_softmax_loss(
         for start in range(0, y.shape[1], rows):
             piece, target = y[g, start : start + rows], targets[g, start : start + rows]
             group_bias = None if bias is None else bias[g]
-            arguments = (piece, weight[g], group_bias, target, negatives, log_q[negatives], log_q[target])
+            arguments = (piece, weight[g], group_bias, target, negatives, log_q)
             loss = loss + checkpoint(_sampled_piece, *arguments, use_reentrant=False)
     return loss
 
 
 def _sampled_piece(
-    y: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    negatives: Tensor,
-    log_q: Tensor,
-    log_q_target: Tensor,
+    y: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, negatives: Tensor, log_q: Tensor
 ) -> Tensor:
     against = y @ weight[negatives].T - log_q
-    true = (y * weight[target]).sum(dim=-1) - log_q_target
+    true = (y * weight[target]).sum(dim=-1)
     if bias is not None:
         against, true = against + bias[negatives], true + bias[target]
     against = against.masked_fill(negatives == target[:, None], -torch.inf)
@@ -115,10 +110,10 @@ class Sampler:
         self._log_q = torch.from_numpy(np.log(self.samples * weights / weights.sum())).float()
 
     def draw(self, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Sampled tokens (samples,) and log expected counts of all tokens."""
+        """Sampled tokens (samples,) and the logs of their expected counts (samples,)."""
         uniform = torch.rand(self.samples, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         tokens = torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1)
-        return tokens.to(device), self._log_q.to(device)
+        return tokens.to(device), self._log_q[tokens].to(device)
 
 
 def _rows(tokens: int, budget_mb: int) -> int:

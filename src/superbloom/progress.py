@@ -27,7 +27,7 @@ PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
 class TrainingProgress:
     """How far training is, by steps or by minutes, with loss and validation recall."""
 
-    def __init__(self, config: TrainConfig, step: int, quiet: bool) -> None:
+    def __init__(self, config: TrainConfig, quiet: bool) -> None:
         self.minutes, self.quiet = config.minutes, quiet
         self.total = config.steps if self.minutes is None else self.minutes * 60
         self.console = Console(stderr=True)
@@ -43,9 +43,14 @@ class TrainingProgress:
             console=self.console,
             disable=quiet or not self.console.is_terminal,
         )
-        first = step if self.minutes is None else 0
-        self.task = self.bar.add_task("", total=self.total, completed=first, step=step, loss="–", valid="–")
+        self.task = self.bar.add_task("", total=self.total, step=0, loss="–", valid="–")
+
+    def __enter__(self) -> TrainingProgress:
         self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
     def update(self, step: int, seconds: float, loss: float, valid: float | None) -> None:
         done = step if self.minutes is None else seconds
@@ -56,9 +61,6 @@ class TrainingProgress:
             self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  rec@10 {shown['valid']}")
         elif not self.bar.disable:
             self.bar.update(self.task, completed=done, **shown)
-
-    def close(self) -> None:
-        self.bar.stop()
 
 
 @contextmanager

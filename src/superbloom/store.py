@@ -10,7 +10,7 @@ A model with a second vocabulary adds target_bloom.safetensors and targets.arrow
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,24 @@ from torch import Tensor
 
 from superbloom.config import ModelConfig
 from superbloom.errors import InputError
-from superbloom.folder import new_folder, read_folder
+from superbloom.folder import new_folder, read_folder, read_json, settled
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network
 from superbloom.vocab import Vocab
+
+MAX_METRICS_BYTES = 16 * 2**20  # some hundred thousand validations
 
 
 def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
     """Write the model folder, whole or not at all."""
     content = {"model": asdict(model.config), "training": training}
     with new_folder(folder, "model", content) as temporary:
-        save_file(
-            {name: part.contiguous() for name, part in model.network.state_dict().items()},
-            temporary / "model.safetensors",
-        )
-        save_file(_tables(model.bloom), temporary / "bloom.safetensors")
+        weights = {name: part.contiguous() for name, part in model.network.state_dict().items()}
+        _write(weights, temporary / "model.safetensors")
+        _write(_tables(model.bloom), temporary / "bloom.safetensors")
         model.vocab.write(temporary / "vocab.arrow")
         if model.target_vocab is not model.vocab:
-            save_file(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
+            _write(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
             model.target_vocab.write(temporary / "targets.arrow")
         (temporary / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
         (temporary / "README.md").write_text(model_card(model, Path(folder).name, metrics), encoding="utf-8")
@@ -46,21 +46,21 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
 
 def load(folder: str | Path, *, verify: bool = True) -> Model:
     """A model as it was saved; any file that is not what was written is refused by name, before it is used."""
-    folder = Path(folder)
+    return settled(folder, lambda: _load(Path(folder), verify))
+
+
+def _load(folder: Path, verify: bool) -> Model:
     manifest = read_folder(folder, "model", verify)
-    try:
-        config = ModelConfig(**manifest["model"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'config.json'} does not describe a model ({error}); save it again") from None
-    for name in ("model.safetensors", "bloom.safetensors", "vocab.arrow"):
-        if name not in manifest["files"]:
-            raise InputError(f"{folder / 'config.json'} lists no {name}; the folder is not a whole model")
+    config = _read_config(folder / "config.json", manifest)
     network = _load_network(folder / "model.safetensors", config)
     vocab = Vocab.open(folder / "vocab.arrow")
     bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special)
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
     if config.num_target_ids is None:
         return Model(network, bloom, vocab, bloom, vocab)
+    for name in ("targets.arrow", "target_bloom.safetensors"):
+        if name not in manifest["files"]:
+            raise InputError(f"{folder / 'config.json'} lists no {name}, but its model needs it; save it again")
     target_vocab = Vocab.open(folder / "targets.arrow")
     target_bloom = _load_bloom(folder / "target_bloom.safetensors", config.target_alpha or config.alpha, 4)
     _agree(folder, config, target_bloom, target_vocab, config.num_target_ids, config.output_buckets)
@@ -69,37 +69,68 @@ def load(folder: str | Path, *, verify: bool = True) -> Model:
 
 def read_metrics(folder: str | Path) -> dict[str, Any]:
     """What was measured when the model was made."""
-    metrics: dict[str, Any] = json.loads((Path(folder) / "metrics.json").read_text())
-    return metrics
+    path = Path(folder) / "metrics.json"
+    if not path.is_file():
+        raise InputError(f"{path} is missing; the folder is incomplete: copy it again")
+    return read_json(path, MAX_METRICS_BYTES)
+
+
+def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
+    """The model a manifest describes, of the types ModelConfig has and of sizes that fit into the files."""
+    given, known = manifest["model"], {field.name: field.default for field in fields(ModelConfig)}
+    if "num_ids" not in given or not given.keys() <= known.keys():
+        differing = min((given.keys() - known.keys()) or ["num_ids"])
+        raise InputError(f"{path} does not describe a model: {differing!r:.80} is unknown or missing; save it again")
+    # subtle: every size is a number of rows, columns or ids that the files hold; so it cannot exceed their bytes
+    most = sum(entry["bytes"] for entry in manifest["files"].values())
+    for name, value in given.items():
+        default = known[name]
+        kinds = {int} if name == "num_ids" else {int, type(None)} if default is None else {type(default)}
+        size = type(value) is int and name not in ("hash_seed", "seq_len")
+        if type(value) not in kinds | ({int} if float in kinds else set()) or (size and not 0 <= value <= most):
+            raise InputError(f"{path}: {name} of {type(value).__name__} {value!r:.40} is no size or choice of a model")
+    try:
+        return ModelConfig(**given)
+    except InputError as error:
+        raise InputError(f"{path}: {' '.join(str(error).split()):.200}") from None
 
 
 def _load_network(path: Path, config: ModelConfig) -> Network:
     """Weights memory-mapped into a network built without storage; every name and shape has to fit."""
-    shapes = _shapes(path)
-    # subtle: count the layers of the file first, so that an absurd config cannot make us build them
-    layers = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
-    expected: dict[str, tuple[int, ...]] = {}
-    if layers == config.layers:
-        with torch.device("meta"):
-            network = Network(config)
-        expected = {name: tuple(part.shape) for name, part in network.state_dict().items()}
-    if shapes != expected:
-        different = sorted(shapes.items() ^ expected.items()) or [("layers", (layers,))]
-        name, shape = different[0]
-        raise InputError(f"{path}: {name} {shape} does not fit the model described in config.json; save it again")
+    found = _tensors(path)
+    # subtle: lay out one layer first and count, so that an absurd config cannot make us build the others
+    expected = _layout(path, replace(config, layers=1))
+    layer = {name for name in expected if name.startswith("layers.0.")}
+    number = len(expected) + (config.layers - 1) * len(layer)
+    if len(found) != number:
+        raise InputError(f"{path} holds {len(found):,} tensors; the model of config.json has {number:,}: save it again")
+    for name in layer:
+        rest = name.removeprefix("layers.0.")
+        expected |= {f"layers.{i}.{rest}": expected[name] for i in range(1, config.layers)}
+    if found != expected:
+        name, kind = min(found.items() - expected.items())
+        raise InputError(f"{path}: {name!r:.80} {kind} does not fit the model of config.json; save it again")
+    with torch.device("meta"):
+        network = Network(config)
     network.load_state_dict(load_file(path), assign=True)
     network.eval()
     return network
 
 
+def _layout(path: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    try:
+        with torch.device("meta"):
+            parts = Network(config).state_dict()
+    except (RuntimeError, TypeError, OverflowError):
+        raise InputError(f"{path}: the model of config.json is larger than any tensor; save it again") from None
+    return {name: ("F32", *map(str, part.shape)) for name, part in parts.items()}
+
+
 def _load_bloom(path: Path, alpha: int, num_special: int) -> BloomHash:
-    shapes = _shapes(path)
-    if sorted(shapes) != ["order", "starts", "table"] or any(len(shape) != 2 for shape in shapes.values()):
-        raise InputError(f"{path} holds {sorted(shapes)}; tables order, starts and table are expected")
+    found = {name: (kind, len(shape)) for name, (kind, *shape) in _tensors(path).items()}
+    if found != {"order": ("I32", 2), "starts": ("I64", 2), "table": ("I32", 2)}:
+        raise InputError(f"{path} holds {found!s:.200}; order (I32), starts (I64) and table (I32) are expected")
     tables = load_file(path)
-    kinds = {name: tensor.dtype for name, tensor in tables.items()}
-    if kinds != {"order": torch.int32, "starts": torch.int64, "table": torch.int32}:
-        raise InputError(f"{path} holds tables of types {kinds}; int32, int64 and int32 are expected")
     bloom = BloomHash(tables["table"], tables["order"], tables["starts"], alpha, num_special)
     try:
         bloom.verify()
@@ -117,12 +148,22 @@ def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, nu
         )
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def _tensors(path: Path) -> dict[str, tuple[str, ...]]:
+    """Type and shape of every tensor in a file, as text: ("F32", "20", "16")."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (part.get_dtype(), *map(str, part.get_shape())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a sound safetensors file ({error}); copy it again") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is not a sound safetensors file ({reason}); copy it again") from None
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(f"{path.name} cannot be written: {error}") from None
 
 
 def _tables(bloom: BloomHash) -> dict[str, Tensor]:
@@ -147,7 +188,7 @@ def model_card(model: Model, name: str, metrics: dict[str, Any]) -> str:
         if recall
     ]
     lines.append(
-        f'\n```python\nfrom superbloom import MASK, Superbloom\n\nmodel = Superbloom.from_pretrained("{name}")\n'
-        f'model.predict(["{model.vocab.name(0)}", MASK], k=10)\n```\n'.replace("\\", "\\\\")
+        f"\n```python\nfrom superbloom import MASK, Superbloom\n\nmodel = Superbloom.from_pretrained({json.dumps(name)})\n"
+        f"model.predict([{json.dumps(model.vocab.name(0), ensure_ascii=False)}, MASK], k=10)\n```\n"
     )
     return "\n".join(lines)

@@ -58,7 +58,8 @@ def fit(
     checkpoint = _checkpoint_path(run, resume)
     start_from_frequencies(model, corpus)
     training = Training(model, corpus, config)
-    watch = Watch(model, corpus, config, quiet)
+    progress = TrainingProgress(config, quiet)
+    watch = Watch(model, corpus, config, progress)
     callbacks: list[L.Callback] = [watch]
     if run is not None:
         callbacks.append(Saving(run / CHECKPOINT, config.save_every))
@@ -81,7 +82,7 @@ def fit(
             enable_model_summary=False,
             log_every_n_steps=25,
         )
-        with stop_on_interrupt(trainer) as interrupted:
+        with stop_on_interrupt(trainer) as interrupted, progress:
             trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
         if run is not None:
             trainer.save_checkpoint(run / CHECKPOINT)
@@ -164,7 +165,10 @@ class Training(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
+            self.network.parameters(),
+            lr=self.config.learning_rate,
+            weight_decay=self.config.weight_decay,
+            fused=self.config.precision == "fp32",  # Lightning clips no gradients of a fused optimizer under autocast
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: inverse_root(step, self.config.warmup))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -192,15 +196,14 @@ def inverse_root(step: int, warmup: int) -> float:
 class Watch(L.Callback):
     """Validation recall during training, and the progress bar."""
 
-    def __init__(self, model: Model, corpus: Corpus, config: TrainConfig, quiet: bool) -> None:
-        self.predictor, self.config, self.quiet = Predictor(model), config, quiet
+    def __init__(self, model: Model, corpus: Corpus, config: TrainConfig, progress: TrainingProgress) -> None:
+        self.predictor, self.config, self.progress = Predictor(model), config, progress
         self.history: list[dict[str, float]] = []
         self.earlier = self.seconds = 0.0
         split = "valid" if len(corpus.rows("valid")) else None
         self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, limit=config.valid_rows)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.progress = TrainingProgress(self.config, trainer.global_step, self.quiet or not trainer.is_global_zero)
         self.started = time.monotonic()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *_: Any) -> None:
@@ -215,12 +218,6 @@ class Watch(L.Callback):
             pl_module.log("valid recall_at_10", entry["recall_at_10"], batch_size=1)
         valid = self.history[-1]["recall_at_10"] if self.history else None
         self.progress.update(step, self.seconds, float(outputs["loss"]), valid)
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.progress.close()
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.progress.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self.history, "seconds": self.seconds}

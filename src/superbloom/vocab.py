@@ -8,8 +8,9 @@ so its smallest ids are its best completions.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ class Vocab:
     @classmethod
     def from_arrays(cls, names: Sequence[str], counts: np.ndarray) -> tuple[Vocab, np.ndarray]:
         """The vocabulary of distinct names with their counts, and the id each of them got."""
+        if not len(names):
+            raise InputError("no names given; at least one is needed")
         try:
             unsorted = pa.array(names, type=pa.large_string())
         except UnicodeEncodeError as error:
@@ -62,13 +65,18 @@ class Vocab:
     @classmethod
     def open(cls, path: str | Path) -> Vocab:
         """Memory-map a vocabulary file; a file written elsewhere may leave by_name out."""
-        table = read_arrow(path, {"name": pa.large_string(), "count": pa.int64()})
+        columns = {"name": pa.large_string(), "count": pa.int64(), "by_name": pa.int32()}
+        table = read_arrow(path, columns, optional=("by_name",))
         if "by_name" not in table.column_names:
             alphabetical = pc.sort_indices(table["name"]).cast(pa.int32())
+            names = table["name"].chunk(0).take(alphabetical)
+            if pc.any(pc.equal(names[:-1], names[1:])).as_py():
+                raise InputError(f"{path}: a name stands there twice; give every name one row")
             table = table.append_column("by_name", alphabetical)
         vocab = cls(table)
         by_name, counts = vocab._by_name, vocab.counts
-        if by_name.dtype != np.int32 or by_name.min() < 0 or by_name.max() >= len(vocab):
+        # subtle: read as unsigned, a negative id is too large as well
+        if by_name.view(np.uint32).max() >= len(vocab) or not np.bincount(by_name, minlength=len(vocab)).all():
             raise InputError(f"{path}: column by_name is not an ordering of the ids; write the file again")
         if counts.min() < 0 or (np.diff(counts) > 0).any():
             raise InputError(f"{path}: names must stand in order of falling counts; sort them and write it again")
@@ -153,25 +161,69 @@ def _smallest(ids: np.ndarray, k: int) -> np.ndarray:
     return ids if len(ids) <= k else np.partition(ids, k)[:k]
 
 
-def read_arrow(path: str | Path, columns: dict[str, pa.DataType]) -> pa.Table:
-    """Memory-map an Arrow file that has at least these columns, every value checked, each column one piece."""
+def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = ()) -> pa.Table:
+    """Memory-map these columns of an Arrow file, every value checked, each column one piece."""
     try:
         with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
+            table = _read_batches(source)
+        table = table.select([name for name in columns if name in table.column_names])
         table.validate(full=True)  # without it a damaged file ends the process (docs/formats.md)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a sound Arrow file ({str(error).splitlines()[0]}); write it again") from None
+    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, struct.error) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is not a sound Arrow file ({reason}); write it again") from None
     for name, kind in columns.items():
+        if name not in table.column_names and name in optional:
+            continue
         if name not in table.column_names or table.schema.field(name).type != kind:
             found = table.schema.field(name).type if name in table.column_names else "missing"
-            raise InputError(f"{path}: column {name!r} is {found}; it has to be {kind}")
-        if table[name].null_count:
-            raise InputError(f"{path}: column {name!r} has {table[name].null_count} nulls; every row needs a value")
+            raise InputError(f"{path}: column {name!r} is {found!s:.80}; it has to be {kind}")
+        nulls = sum(
+            chunk.null_count + (chunk.values.null_count if pa.types.is_large_list(kind) else 0)
+            for chunk in table[name].chunks
+        )
+        if nulls:
+            raise InputError(f"{path}: column {name!r} has {nulls} nulls; every row needs a value")
     if not table.num_rows:
         raise InputError(f"{path} has no rows; at least one is needed")
     return table if table.column(0).num_chunks == 1 else table.combine_chunks()
+
+
+def _read_batches(source: pa.NativeFile) -> pa.Table:
+    """The record batches of an Arrow file one after another, in place.
+
+    subtle: neither compressed batches nor the index at the end are used, since a small hostile file could make
+    much memory of them: by a packed run of zeros, or by naming one batch many times.
+    """
+    if source.read(8) != b"ARROW1\0\0":
+        raise ValueError("it does not begin with ARROW1")
+    schema = pa.ipc.read_schema(pa.ipc.read_message(source))
+    batches: list[pa.RecordBatch] = []
+    while True:
+        try:
+            message = pa.ipc.read_message(source)
+        except EOFError:
+            return pa.Table.from_batches(batches, schema)
+        if message.type != "record batch" or _is_compressed(message.metadata):
+            raise ValueError(f"it holds a compressed batch or a {message.type}; only plain record batches are used")
+        batches.append(pa.ipc.read_record_batch(message, schema))
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether field 3 (compression) is set in the flatbuffers table RecordBatch, field 2 of the table Message."""
+
+    def follow(at: int) -> int:
+        return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    def field(table: int, number: int) -> int:
+        """Where a field lies, 0 if it is not set: tables begin with the distance back to a list of offsets."""
+        offsets = table - struct.unpack_from("<i", metadata, table)[0]
+        size = struct.unpack_from("<H", metadata, offsets)[0]
+        offset = struct.unpack_from("<H", metadata, offsets + 4 + 2 * number)[0] if 4 + 2 * number < size else 0
+        return table + offset if offset else 0
+
+    return field(follow(field(follow(0), 2)), 3) != 0
 
 
 def write_arrow(table: pa.Table, path: str | Path) -> None:

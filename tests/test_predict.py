@@ -1,0 +1,146 @@
+"""Names in, names out; evaluation figures by hand and against independent yardsticks."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from superbloom import MASK, Corpus, Superbloom
+from superbloom.errors import InputError
+from superbloom.evaluate import HeldOut, deciles, recall
+from superbloom.hashing import Special
+from superbloom.search import exhaustive
+from superbloom.yardsticks import cooccurrence, popularity
+
+
+@pytest.fixture(scope="module")
+def superbloom(ring_corpus):
+    return Superbloom(alpha=2, dim=32, heads=2, ffn_dim=64, seq_len=8).fit(ring_corpus, steps=60, quiet=True)
+
+
+def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
+    import torch
+
+    model = superbloom.model
+    context = ["ring 1 name 2", "ring 1 name 3"]
+    ids = torch.tensor([[*map(model.vocab.id, context), Special.MASK]])
+    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10)
+    found = superbloom.predict([*context, MASK], k=10)
+    assert [prediction.name for prediction in found] == model.vocab.names(whole.ids[0].tolist())
+    assert [prediction.score for prediction in found] == pytest.approx(whole.scores[0].tolist())
+    assert all(prediction.certified for prediction in found)
+
+
+def test_the_mask_may_be_a_text_a_constant_or_left_out(superbloom):
+    context = ["ring 1 name 2", "ring 1 name 3"]
+    found = superbloom.predict([*context, MASK], k=4)
+    assert superbloom.predict([*context, "[MASK]"], k=4) == found
+    assert superbloom.predict(context, k=4) == found
+
+
+def test_several_masks_get_a_list_each(superbloom):
+    one, two = superbloom.predict([MASK, "ring 1 name 2", MASK], k=3)
+    assert len(one) == len(two) == 3
+    # A set: both masks see the same, up to rounding.
+    assert [prediction.name for prediction in one] == [prediction.name for prediction in two]
+
+
+def test_a_name_that_looks_like_the_mask_is_an_ordinary_name():
+    corpus = Corpus.from_sequences([["[MASK]", "[PAD]", "a", "b"]] * 20)
+    superbloom = Superbloom(alpha=1, dim=16, heads=2).fit(corpus, steps=1, quiet=True)
+    assert {prediction.name for prediction in superbloom.predict(["[MASK]"], k=4)} == {"[MASK]", "[PAD]", "a", "b"}
+    names = superbloom.predictor._ids(["[MASK]", MASK])
+    assert names == [corpus.vocab.id("[MASK]"), Special.MASK]
+
+
+def test_excluded_names_are_never_answered(superbloom):
+    context = ["ring 1 name 2"]
+    best = [prediction.name for prediction in superbloom.predict(context, k=5)]
+    found = [prediction.name for prediction in superbloom.predict(context, k=5, exclude=best[:2])]
+    assert found[:3] == best[2:]
+
+
+def test_an_approximate_answer_says_whether_it_is_certain(superbloom):
+    found = superbloom.predict(["ring 1 name 2"], k=5, beam=1, max_rounds=1)
+    assert len(found) <= 5
+    assert not found[0].certified
+
+
+def test_more_names_than_there_are_gives_all(superbloom):
+    assert len(superbloom.predict(["ring 1 name 2"], k=1000)) == 192
+
+
+@pytest.mark.parametrize(
+    ("context", "options", "message"),
+    [
+        (["ring 1 name 22"], {}, "'ring 1 name 22' is not among the 192 names; closest: "),
+        (["ring 1 name 2"], {"exclude": ["nobody"]}, "'nobody' is not among the 192 names"),
+        (["ring 1 name 2"], {"k": 0}, "k=0 given"),
+        (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
+        ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),
+    ],
+)
+def test_bad_queries_get_one_clear_line(superbloom, context, options, message):
+    with pytest.raises(InputError, match=message):
+        superbloom.predict(context, **options)
+
+
+def test_asking_before_learning_is_refused():
+    with pytest.raises(InputError, match=r"call fit\(corpus\) or from_pretrained"):
+        Superbloom().predict(["a"])
+
+
+def test_held_out_rows_hide_one_element_of_a_segment(ring_corpus):
+    held_out = HeldOut.of(ring_corpus, "test", seq_len=5)
+    rows = ring_corpus.rows("test")
+    assert len(held_out) == len(rows)
+    for row, ids, place, target in zip(rows, held_out.ids, held_out.places, held_out.targets, strict=True):
+        assert ids[place] == Special.MASK
+        segment = [int(target) if id_ == Special.MASK else int(id_) for id_ in ids if id_ != Special.PAD]
+        whole = ring_corpus.row(row).tolist()
+        assert any(whole[start : start + len(segment)] == segment for start in range(len(whole)))
+        assert len(segment) == min(5, len(whole))
+    assert not np.array_equal(held_out.places, HeldOut.of(ring_corpus, "test", seq_len=5, seed=1).places)
+
+
+def test_recall_and_its_interval_by_hand():
+    shares = recall(np.array([0] * 30 + [5] * 20 + [20] * 50))
+    assert shares["1"]["value"] == 0.3
+    assert shares["10"]["value"] == shares["20"]["value"] == 0.5
+    # Wilson, n = 100, p = 0.3
+    assert shares["1"]["low"] == pytest.approx(0.2189, abs=1e-4)
+    assert shares["1"]["high"] == pytest.approx(0.3958, abs=1e-4)
+
+
+def test_deciles_go_from_frequent_to_rare():
+    frequency = np.arange(100)
+    found = deciles(np.where(frequency >= 90, 0, 20), frequency)
+    assert [decile["recall_at_1"] for decile in found] == [1.0] + [0.0] * 9
+    assert [decile["lowest_frequency"] for decile in found] == [90, 80, 70, 60, 50, 40, 30, 20, 10, 0]
+
+
+def test_yardsticks_equal_a_plain_recount(ring_corpus):
+    """Popularity and co-occurrence in a few lines of dictionaries."""
+    held_out = HeldOut.of(ring_corpus, "test", seq_len=32)
+    frequency, together = Counter(), defaultdict(Counter)
+    for row in ring_corpus.rows("train"):
+        ids = ring_corpus.row(row).tolist()
+        frequency.update(ids)
+        for i, one in enumerate(ids):
+            for j, other in enumerate(ids):
+                if i != j and abs(i - j) <= 16:
+                    together[one][other] += 1
+    popular = sorted(frequency, key=lambda id_: (-frequency[id_], id_))
+    expected_popular, expected_together = [], []
+    for ids, target in zip(held_out.ids, held_out.targets.tolist(), strict=True):
+        expected_popular.append(min(popular.index(target), 20))
+        scores = Counter()
+        for id_ in ids[ids >= 0].tolist():
+            for other, count in together[id_].items():
+                scores[other] += count / np.sqrt(frequency[id_] * frequency[other])
+        ahead = sum(score > scores[target] for score in scores.values()) if target in scores else 20
+        expected_together.append(min(ahead, 20))
+    assert popularity(ring_corpus, held_out, 20).tolist() == expected_popular
+    found = cooccurrence(ring_corpus, held_out, 20)
+    assert np.abs(found - np.array(expected_together)).max() <= 1  # float32 may order near-ties otherwise
+    assert (found == expected_together).mean() > 0.95

@@ -1,0 +1,217 @@
+"""Training learns what there is to learn, and an interrupted run goes on exactly."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from superbloom import Corpus, Superbloom
+from superbloom.config import TrainConfig
+from superbloom.errors import InputError
+from superbloom.evaluate import evaluate
+from superbloom.model import Model
+from superbloom.train import CHECKPOINT, fit
+
+SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
+FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "quiet": True}
+
+
+def weights(superbloom: Superbloom) -> dict[str, torch.Tensor]:
+    return superbloom.model.network.state_dict()
+
+
+def assert_equal_weights(one: Superbloom, other: Superbloom) -> None:
+    for name, value in weights(one).items():
+        assert torch.equal(value, weights(other)[name]), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "post", "transform": True, "softmax": "joint"},
+        {"positions": True, "tied": False, "dropout": 0.1},
+        {"num_hashes": 1, "alpha": 1},
+        {"num_hashes": 3, "alpha": 3},
+    ],
+)
+def test_every_kind_of_model_learns_the_rings(ring_corpus, options):
+    """Of 192 names in 24 rings of 8, the best ten hold the hidden one, and most of the best six are of the right ring."""
+    superbloom = Superbloom(**SMALL | options).fit(ring_corpus, steps=600, **FAST)
+    figures = superbloom.evaluate(ring_corpus)
+    assert figures["recall"]["10"]["value"] > 0.8
+    assert figures["yardsticks"]["popularity"]["10"]["value"] < 0.15
+    assert figures["certified"] == 1.0
+    context = ["ring 3 name 1", "ring 3 name 5"]
+    found = superbloom.predict([*context, "[MASK]"], k=6)
+    assert sum(prediction.name.startswith("ring 3 ") for prediction in found) >= 4
+
+
+@pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
+def test_the_sampled_softmax_baseline_learns_too(ring_corpus, proposal):
+    options = {"num_hashes": 1, "alpha": 1, "dim": 32, "heads": 2}
+    superbloom = Superbloom(**options).fit(
+        ring_corpus, steps=400, loss="sampled", samples=80, proposal=proposal, **FAST
+    )
+    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85
+
+
+def test_bf16_learns_too(ring_corpus):
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=400, precision="bf16", **FAST)
+    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85
+
+
+def test_a_second_vocabulary_is_learned(ring_corpus):
+    """Input names, output the ring they belong to: S^O differs from S^I, with hash functions of its own."""
+    names = [ring_corpus.vocab.names(ring_corpus.row(row)) for row in range(len(ring_corpus))]
+    rings = [[name.split(" name")[0] for name in row] for row in names]
+    corpus = Corpus.from_sequences(names, targets=rings)
+    superbloom = Superbloom(**SMALL).fit(corpus, steps=400, **FAST)
+    assert superbloom.model.target_bloom.num_ids == 24
+    assert superbloom.evaluate(corpus)["recall"]["1"]["value"] > 0.95
+    assert superbloom.predict(["ring 7 name 0", "ring 7 name 2"], k=1)[0].name == "ring 7"
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_other_ones(ring_corpus):
+    one, other, third = (
+        Superbloom(**SMALL, dropout=0.1).fit(ring_corpus, steps=5, seed=seed, **FAST) for seed in (3, 3, 4)
+    )
+    assert_equal_weights(one, other)
+    assert not torch.equal(weights(one)["embedding.weight"], weights(third)["embedding.weight"])
+
+
+def test_a_resumed_run_ends_in_the_weights_of_one_never_stopped(ring_corpus, tmp_path):
+    options = SMALL | {"dropout": 0.1}
+    straight = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "straight", **FAST)
+    Superbloom(**options).fit(ring_corpus, steps=11, run=tmp_path / "broken", **FAST)
+    resumed = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "broken", resume=True, **FAST)
+    assert resumed.training["steps"] == 30
+    assert_equal_weights(straight, resumed)
+
+
+def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, valid_every=20, run=tmp_path, **FAST)
+    assert [entry["step"] for entry in superbloom.metrics["history"]] == [20, 40, 60]
+    with (tmp_path / "csv" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert any(float(row["loss"]) > 0 for row in rows if row["loss"])
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents*"))
+    assert (tmp_path / CHECKPOINT).is_file()
+
+
+def test_minutes_end_training(ring_corpus):
+    started = time.monotonic()
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, minutes=0.05, **FAST)
+    assert superbloom.training["steps"] > 5
+    assert 2.5 < superbloom.training["seconds"] < time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 5, "minutes": 1}, "steps=5, minutes=1: give one of them"),
+        ({"steps": 0}, "steps=0: 1 or more"),
+        ({"steps": 1, "batch_size": 0}, "batch_size=0: 1 or more"),
+        ({"steps": 1, "mask_share": 1.5}, "mask_share=1.5: between 0 and 1"),
+        ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),
+        ({"steps": 1, "learning_rate": 0}, "learning_rate=0: more than 0"),
+        ({"steps": 1, "speed": 3}, r"unknown options \['speed'\]"),
+        ({"steps": 1, "loss": "sampled"}, "loss='sampled' with num_hashes=2"),
+        ({"steps": 1, "resume": True}, "to go on from; train without --resume"),
+    ],
+)
+def test_training_options_that_cannot_work_are_refused(ring_corpus, options, message):
+    with pytest.raises(InputError, match=message):
+        Superbloom(**SMALL).fit(ring_corpus, quiet=True, **options)
+
+
+def test_options_and_presets_that_do_not_exist_are_refused():
+    with pytest.raises(InputError, match=r"unknown options \['depth'\]; alpha, dim"):
+        Superbloom(depth=3)
+    with pytest.raises(InputError, match="preset 'large' given; baseline, sampled-softmax"):
+        Superbloom("large")
+
+
+def test_alpha_shrinks_to_fit_a_small_catalogue_unless_it_was_asked_for():
+    corpus = Corpus.from_sequences([["a", "b", "c"]] * 20)
+    assert Superbloom().config_for(corpus).alpha == 2
+    with pytest.raises(InputError, match="alpha=3 leaves 1 bucket, .* the largest alpha that works is 2"):
+        Superbloom(alpha=3).fit(corpus, steps=1, quiet=True)
+
+
+def test_a_diverging_run_stops_at_once_and_names_the_step(ring_corpus):
+    with pytest.raises(InputError, match=r"the loss became (nan|inf) at step \d+; lower learning_rate=1e\+30"):
+        Superbloom(**SMALL).fit(ring_corpus, steps=50, **FAST | {"learning_rate": 1e30, "warmup": 1})
+
+
+def test_a_model_of_other_names_is_refused(ring_corpus):
+    other = Corpus.from_sequences([["a", "b", "c", "d"]] * 20)
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=1, **FAST)
+    with pytest.raises(InputError, match="the model knows 192 names, the corpus 4, and they differ"):
+        superbloom.evaluate(other)
+    model = Model.create(superbloom.model.config, ring_corpus.vocab)
+    with pytest.raises(InputError, match="and they differ"):
+        fit(model, other, TrainConfig(steps=1), quiet=True)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(ring_corpus, tmp_path):
+    Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(InputError, match="checkpoint.ckpt is not a whole checkpoint"):
+        Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, resume=True, **FAST)
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
+    from superbloom import evaluate as module
+
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=10, **FAST)
+    held_out = module.HeldOut.of(ring_corpus, "test", 32)
+    whole = module.ranks(superbloom.predictor, held_out, chunk=1000)
+    for chunk in (1, 7):
+        for ours, theirs in zip(module.ranks(superbloom.predictor, held_out, chunk=chunk), whole, strict=True):
+            assert (ours == theirs).all()
+
+
+def test_interrupted_on_the_command_line_it_saves_and_says_how_to_go_on(ring_corpus, tmp_path):
+    ring_corpus.save(tmp_path / "corpus")
+    command = [sys.executable, "-m", "superbloom", "train", "corpus", "--out", "model", "--dim", "32", "--heads", "2"]
+    command += ["--batch-size", "32", "--valid-every", "10", "--json"]
+    process = subprocess.Popen(
+        [*command, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "model.run" / "csv"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    result = json.loads(out)
+    assert result["interrupted"] is True
+    steps = result["steps"] + 3
+    again = [*command[:7], "--resume", "--steps", str(steps), "--json"]
+    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, env=os.environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == steps
+    refused = subprocess.run([*again, "--dim", "64"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    assert "the run began with" in refused.stderr
+
+
+def test_recall_by_hand(ring_corpus):
+    """A model that knows nothing but frequencies answers as popularity does."""
+    superbloom = Superbloom(num_hashes=1, alpha=1, dim=16, heads=2).fit(
+        ring_corpus, steps=1, **FAST | {"learning_rate": 1e-9}
+    )
+    figures = evaluate(superbloom.predictor, ring_corpus)
+    assert figures["recall"]["10"]["value"] == pytest.approx(
+        figures["yardsticks"]["popularity"]["10"]["value"], abs=0.06
+    )
