@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate
-from superbloom.hashing import Special, max_alpha
+from superbloom.hashing import Special, check_sizes, max_alpha
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 
@@ -33,9 +33,7 @@ class Superbloom:
         if preset is not None and preset not in PRESETS:
             raise InputError(f"preset {preset!r} given; {', '.join(PRESETS)} are allowed")
         known = {field.name for field in fields(ModelConfig)} - {"num_ids", "num_target_ids"}
-        unknown = set(options) - known
-        if unknown:
-            raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
+        _check_known(options, known)
         shape = {} if preset is None else {name: getattr(PRESETS[preset].config, name) for name in known}
         self.options = shape | options
         self.training: dict[str, Any] = {}
@@ -50,11 +48,13 @@ class Superbloom:
         if targets is not None:
             options |= {"num_target_ids": len(targets), "tied": False}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
-        if "alpha" in options:
-            return config
-        smallest = min(corpus.num_ids, len(targets or corpus.vocab))
-        alpha = min(config.alpha, max_alpha(smallest, config.num_hashes))
-        return ModelConfig(num_ids=corpus.num_ids, **options | {"alpha": alpha})
+        if "alpha" not in options:
+            smallest = min(corpus.num_ids, len(targets or corpus.vocab))
+            config = replace(config, alpha=min(config.alpha, max_alpha(smallest, config.num_hashes)))
+        check_sizes(corpus.num_ids, config.num_hashes, config.alpha)
+        if targets is not None:
+            check_sizes(len(targets), config.num_hashes, config.target_alpha or config.alpha)
+        return config
 
     def fit(
         self,
@@ -73,13 +73,7 @@ class Superbloom:
 
         from superbloom.train import fit
 
-        known = {field.name for field in fields(TrainConfig)}
-        unknown = set(options) - known
-        if unknown:
-            raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
-        if options.get("steps") is None and options.get("minutes") is None:
-            options["minutes"] = DEFAULT_MINUTES
-        config = TrainConfig(**options)
+        config = train_config(**options)
         torch.manual_seed(config.seed)
         model = Model.create(self.config_for(corpus), corpus.vocab, corpus.target_vocab)
         outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
@@ -136,6 +130,20 @@ class Superbloom:
 
     def _use(self, model: Model) -> None:
         self._model, self._predictor = model, None
+
+
+def train_config(**options: Any) -> TrainConfig:
+    """The training that these options describe; five minutes unless they say how long."""
+    _check_known(options, {field.name for field in fields(TrainConfig)})
+    if options.get("steps") is None and options.get("minutes") is None:
+        options["minutes"] = DEFAULT_MINUTES
+    return TrainConfig(**options)
+
+
+def _check_known(options: dict[str, Any], known: set[str]) -> None:
+    unknown = set(options) - known
+    if unknown:
+        raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
 
 
 def _download(repo: str) -> Path:

@@ -153,15 +153,18 @@ class Corpus:
 
     def rows(self, split: str) -> np.ndarray:
         """The rows of a split that can be used: something to hold out and something to see."""
-        if split not in SPLITS:
-            raise InputError(f"split {split!r} given; {', '.join(SPLITS)} are allowed")
-        return np.flatnonzero((self.splits == SPLITS[split]) & (np.diff(self.offsets) >= 2))
+        return np.flatnonzero(self._is_in(split) & (np.diff(self.offsets) >= 2))
 
     def id_counts(self, split: str) -> np.ndarray:
         """How often each id is a target in a split (num_ids of the output vocabulary,)."""
-        chosen = np.repeat(self.splits == SPLITS[split], np.diff(self.offsets))
+        chosen = np.repeat(self._is_in(split), np.diff(self.offsets))
         size = len(self.target_vocab or self.vocab)
         return np.bincount(self.targets[chosen], minlength=size)
+
+    def _is_in(self, split: str) -> np.ndarray:
+        if split not in SPLITS:
+            raise InputError(f"split {split!r} given; {', '.join(SPLITS)} are allowed")
+        return np.equal(self.splits, SPLITS[split])
 
     def counts(self) -> dict[str, int]:
         counts = {"names": self.num_ids, "rows": len(self), "ids": len(self.ids)}

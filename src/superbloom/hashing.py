@@ -74,7 +74,7 @@ class BloomHash:
         cls, num_ids: int, num_hashes: int = 2, alpha: int = 20, seed: int = 0, num_special: int = len(Special)
     ) -> BloomHash:
         """Draw num_hashes hash functions; alpha=1 with one hash is the plain, unhashed vocabulary."""
-        _check_sizes(num_ids, num_hashes, alpha)
+        check_sizes(num_ids, num_hashes, alpha)
         buckets = -(-num_ids // alpha)
         rng = np.random.default_rng([seed, num_ids, num_hashes, alpha])
         # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
@@ -190,7 +190,8 @@ class Members:
         return len(self.starts) - 1
 
 
-def _check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
+def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
+    """Raise InputError unless there are enough digests, with the largest alpha that gives enough."""
     for name, value in (("num_ids", num_ids), ("num_hashes", num_hashes), ("alpha", alpha)):
         if value < 1:
             raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from superbloom import store
-from superbloom.api import Superbloom
+from superbloom.api import Superbloom, train_config
 from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
@@ -38,7 +38,9 @@ def train(corpus_folder: Path, out: Path, preset: str | None, resume: bool, opti
     if resume:
         settings = _resumed(run / RUN_FILE, settings)
     superbloom = Superbloom(settings["preset"], **settings["model"])
-    superbloom.config_for(corpus)  # refuse what cannot work before anything is written
+    # Refuse what cannot work before anything is written.
+    superbloom.config_for(corpus)
+    train_config(**settings["train"])
     run.mkdir(parents=True, exist_ok=True)
     write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
     superbloom.fit(corpus, run=run, resume=resume, **settings["train"])

@@ -10,7 +10,8 @@ A model with a second vocabulary adds target_bloom.safetensors and targets.arrow
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+import reprlib
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,11 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
     most = sum(entry["bytes"] for entry in manifest["files"].values())
     for name, value in given.items():
         default = known[name]
-        kinds = {int} if name == "num_ids" else {int, type(None)} if default is None else {type(default)}
-        size = type(value) is int and name not in ("hash_seed", "seq_len")
-        if type(value) not in kinds | ({int} if float in kinds else set()) or (size and not 0 <= value <= most):
-            raise InputError(f"{path}: {name} of {type(value).__name__} {value!r:.40} is no size or choice of a model")
+        kind = int if default in (None, MISSING) else type(default)
+        right = type(value) is kind or (value is None and default is None) or (type(value) is int and kind is float)
+        absurd = type(value) is int and name not in ("hash_seed", "seq_len") and not 0 <= value <= most
+        if absurd or not right:
+            raise InputError(f"{path}: {name}={reprlib.repr(value)} is no size or choice of a model; save it again")
     try:
         return ModelConfig(**given)
     except InputError as error:
@@ -187,8 +189,9 @@ def model_card(model: Model, name: str, metrics: dict[str, Any]) -> str:
         for row, recall in rows.items()
         if recall
     ]
+    folder, first = (json.dumps(text, ensure_ascii=False) for text in (name, model.vocab.name(0)))
     lines.append(
-        f"\n```python\nfrom superbloom import MASK, Superbloom\n\nmodel = Superbloom.from_pretrained({json.dumps(name)})\n"
-        f"model.predict([{json.dumps(model.vocab.name(0), ensure_ascii=False)}, MASK], k=10)\n```\n"
+        "\n```python\nfrom superbloom import MASK, Superbloom\n\n"
+        f"model = Superbloom.from_pretrained({folder})\nmodel.predict([{first}, MASK], k=10)\n```\n"
     )
     return "\n".join(lines)

@@ -1,0 +1,217 @@
+"""The commands as a user types them: files in, answers out, one clear line for every mistake."""
+
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import superbloom
+from superbloom.prepare.bundled import LINKS, build, bundled_corpus
+
+MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
+
+
+def run(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "superbloom", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A folder with a text file, the corpus made of it, and a model trained on that, all by the command line."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "rows.tsv").write_text("\n".join(MASK_ROWS) + "\n")
+    run("prepare", "sequences", "rows.tsv", "--out", "corpus", cwd=home)
+    options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--steps", 20, "--batch-size", 16)
+    trained = run("train", "corpus", "--out", "model", *options, "--json", cwd=home)
+    assert json.loads(trained.stdout)["steps"] == 20
+    return home
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    script = "import sys; sys.argv = ['superbloom', '--help']\nimport atexit, superbloom.cli\n"
+    script += "atexit.register(lambda: print(*sorted({'torch', 'pyarrow', 'lightning', 'numpy'} & set(sys.modules))))\n"
+    done = subprocess.run([sys.executable, "-c", script + "superbloom.cli.main()"], capture_output=True, text=True)
+    for command in ("demo", "prepare", "train", "evaluate", "predict", "inspect"):
+        assert command in done.stdout
+    assert done.stdout.splitlines()[-1] == "", "heavy imports before --help"
+
+
+def test_train_help_shows_every_option_with_its_default(home):
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", run("train", "--help", cwd=home).stdout).split())
+    for words in (
+        "--alpha <int> ids that share a bucket; 1 is no hashing (default: 4)",
+        "--norm <pre|post>",
+        "--resume",
+    ):
+        assert words in text
+
+
+def test_a_corpus_is_prepared_and_inspected(home):
+    facts = json.loads(run("inspect", "corpus", "--json", cwd=home).stdout)
+    assert facts["counts"]["names"] == 5
+    assert facts["counts"]["rows"] == 90
+    assert facts["counts"]["ids"] == 300
+    found = json.loads(run("inspect", "corpus", "Denmark", "--json", cwd=home).stdout)
+    assert found == {"Denmark": {"id": 0, "count": 90}}
+
+
+@pytest.mark.parametrize("packed", ["gz", "xz", "zst", "bz2"])
+def test_packed_files_are_read_as_they_are(home, tmp_path, packed):
+    import pyarrow as pa
+
+    kinds = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
+    path = tmp_path / f"rows.tsv.{packed}"
+    text = (home / "rows.tsv").read_bytes()
+    if packed == "xz":
+        path.write_bytes(lzma.compress(text))
+    else:
+        with pa.CompressedOutputStream(str(path), kinds[packed]) as stream:
+            stream.write(text)
+    run("prepare", "sequences", path, "--out", tmp_path / "corpus", cwd=tmp_path)
+    assert (tmp_path / "corpus" / "sequences.arrow").read_bytes() == (home / "corpus" / "sequences.arrow").read_bytes()
+
+
+def test_a_dump_becomes_a_corpus(tmp_path):
+    pages = "".join(
+        f"<page><title>Page {i}</title><ns>0</ns>"
+        f"<revision><text>[[page {i % 3}]] and [[Nowhere]]</text></revision></page>"
+        for i in range(12)
+    )
+    (tmp_path / "dump.xml").write_text(f"<mediawiki><siteinfo></siteinfo>{pages}</mediawiki>")
+    done = run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["counts"]["ids"] == 9  # pages 0 to 2 link to themselves
+    run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--open", "--max-entities", 2, cwd=tmp_path)
+    facts = json.loads(run("inspect", "wiki", "Nowhere", "--json", cwd=tmp_path).stdout)
+    assert facts["Nowhere"] == {"id": 0, "count": 12}
+
+
+def test_predict_prints_ranked_names_with_their_certificate(home):
+    done = run("predict", "model", "Copenhagen", "[MASK]", "-k", 3, cwd=home)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r"   1 +-?\d+\.\d{3}  \w+", lines[0])
+    assert "certified: no other name scores higher" in lines[3]
+
+
+def test_predict_as_json_is_one_document(home):
+    done = run(
+        "predict", "model", "Copenhagen", "[MASK]", "[MASK]", "-k", 2, "--exclude", "Denmark", "--json", cwd=home
+    )
+    document = json.loads(done.stdout)
+    assert document["context"] == ["Copenhagen", "[MASK]", "[MASK]"]
+    assert [len(found) for found in document["predictions"]] == [2, 2]
+    assert all(p["certified"] and p["name"] != "Denmark" for found in document["predictions"] for p in found)
+
+
+def test_evaluate_prints_a_table_and_writes_the_plot(home):
+    done = run("evaluate", "model", "corpus", "--out", "report", cwd=home)
+    for words in ("this model", "popularity", "co-occurrence", "rec@10", "token rec@1", "certified"):
+        assert words in done.stdout
+    assert (home / "report" / "deciles.png").read_bytes().startswith(b"\x89PNG")
+    figures = json.loads((home / "report" / "metrics.json").read_text())
+    assert set(figures["recall"]) == {"1", "10", "20"}
+    again = json.loads(run("evaluate", "model", "corpus", "--json", cwd=home).stdout)
+    assert again == figures
+
+
+def test_inspect_shows_a_model_and_a_names_digest(home):
+    facts = json.loads(run("inspect", "model", "--json", cwd=home).stdout)
+    assert facts["model"]["alpha"] == 2
+    assert facts["steps"] == 20
+    found = json.loads(run("inspect", "model", "Oslo", "--json", cwd=home).stdout)["Oslo"]
+    assert len(found["digest"]) == 2
+    assert "shared with" in run("inspect", "model", "Oslo", cwd=home).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("predict model Copenhagan", "'Copenhagan' is not among the 5 names; closest: 'Copenhagen'"),
+        ("predict model Copenhagen -k 0", "k=0 given; whole numbers from 1 are allowed"),
+        ("predict corpus Copenhagen", "a model folder holds config.json; corpus is a corpus folder"),
+        ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),
+        ("predict model Copenhagen --combine mean", "combine='mean' given; sum, min, max or a function are allowed"),
+        ("train corpus --out m2 --alpha 0 --steps 1", "alpha=0: 1 or more is allowed"),
+        ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),
+        ("train corpus --out m2 --heads 3 --steps 1", "heads=3 does not divide dim=128: choose one of 1, 2, 4"),
+        ("train corpus --out m2 --steps 5 --minutes 1", "steps=5, minutes=1.0: give one of them"),
+        ("train corpus --out m2 --preset huge --steps 1", "preset 'huge' given; baseline,"),
+        ("train corpus --out m2 --resume", "of an earlier run to go on from; train without --resume"),
+        ("train model --out m2 --steps 1", "a corpus folder holds corpus.json; model is a model folder"),
+        ("train corpus --out rows.tsv --steps 1", "rows.tsv exists and is not a model folder"),
+        ("evaluate model corpus --split all", "split 'all' given; train, valid, test are allowed"),
+        ("prepare sequences nothing.tsv --out c2", "'nothing.tsv' cannot be read: No such file or directory"),
+        ("prepare sequences empty.tsv --out c2", "the rows hold 0 distinct names; at least 2 are needed"),
+        ("prepare sequences one.tsv --out c2", "the rows hold 1 distinct names; at least 2 are needed"),
+        ("prepare sequences latin1.tsv --out c2", "line 2 of 'latin1.tsv' is not UTF-8"),
+        ("prepare sequences rows.tsv --out c2 --min-count 1000", "0 of 5 names are left by min_count=1000"),
+        ("prepare sequences rows.tsv --out model", "model exists and is not a corpus folder"),
+        ("prepare wikipedia rows.tsv --out c2", "rows.tsv"),
+        ("inspect model Nobody", "'Nobody' is not among the 5 names"),
+        ("inspect .", "a corpus folder holds corpus.json; . has none"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, arguments, message):
+    (home / "empty.tsv").write_text("\n\n")
+    (home / "one.tsv").write_text("a\ta\na\n")
+    (home / "latin1.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("latin-1"))
+    before = sorted(home.iterdir())
+    done = run(*arguments.split(), cwd=home, code=2)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(home.iterdir()) == before
+
+
+def test_an_unknown_option_or_command_exits_2_too(home):
+    run("train", "corpus", "--out", "m2", "--depth", 3, cwd=home, code=2)
+    run("cook", cwd=home, code=2)
+
+
+def test_names_cannot_write_to_the_terminal(tmp_path):
+    rows = ["evil\x1b[31m\tb\tc", "b\tc\tevil\x1b[31m"] * 30
+    (tmp_path / "rows.tsv").write_text("\n".join(rows))
+    run("prepare", "sequences", "rows.tsv", "--out", "corpus", cwd=tmp_path)
+    run("train", "corpus", "--out", "model", "--steps", 1, "--dim", 16, cwd=tmp_path)
+    done = run("predict", "model", "b", cwd=tmp_path)
+    assert "\x1b" not in done.stdout
+    assert r"evil\x1b[31m" in done.stdout
+
+
+def test_the_built_in_corpus_holds_the_papers_entities():
+    corpus = bundled_corpus()
+    assert corpus.num_ids == 20_000
+    for name in ("Copenhagen", "Denmark", "Tunisia", "Tunis", "Thailand", "Bangkok", "Miles Davis", "Jazz"):
+        assert name in corpus.vocab
+    assert LINKS.stat().st_size <= 1_500_000
+
+
+@pytest.mark.slow
+def test_the_built_in_corpus_is_rebuilt_byte_for_byte(data):
+    assert build(data / "wiki" / "enwik8.xz") == LINKS.read_bytes()
+
+
+def test_the_demo_runs_from_start_to_end(tmp_path):
+    done = run("demo", "--minutes", 0.05, cwd=tmp_path)
+    assert "20,000 entities" in done.stdout
+    assert re.search(r"this model +│ +\d\.\d{3}", done.stdout)
+    assert "Tunisia  Tunis  Thailand  [MASK]" in done.stdout
+    assert "superbloom predict superbloom-demo/model" in done.stdout
+    run("predict", "superbloom-demo/model", "Jazz", "Piano", "[MASK]", cwd=tmp_path)
+
+
+def test_every_public_name_can_be_imported():
+    for name in superbloom.__all__:
+        assert getattr(superbloom, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = superbloom.nothing
