@@ -70,8 +70,8 @@ class Network(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.num_tokens, config.dim)
-        self.position = nn.Embedding(config.seq_len, config.dim) if config.positions else None
+        self.embedding = _embedding(config.num_tokens, config.dim)
+        self.position = _embedding(config.seq_len, config.dim) if config.positions else None
         self.layers = nn.ModuleList(
             Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre")
             for _ in range(config.layers)
@@ -89,6 +89,8 @@ class Network(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
+        if self.embedding.weight.is_meta:  # only shapes are wanted; drawing there would load torch's compiler
+            return
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -136,6 +138,10 @@ class Network(nn.Module):
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def _embedding(rows: int, dim: int) -> nn.Embedding:
+    return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))  # drawn once, by Network
 
 
 @dataclass(frozen=True)
