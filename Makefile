@@ -18,10 +18,10 @@ demo: $(READY)
 	$(BIN)/superbloom demo
 
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 slow: $(READY) lint
-	$(BIN)/python -m pytest -m ''
+	OMP_NUM_THREADS=1 SUPERBLOOM_CASES=10000 $(BIN)/python -m pytest -n auto -m ''
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,9 +12,10 @@ from superbloom.corpus import Corpus
 
 torch.set_num_threads(1)  # pytest-xdist runs a process per core
 
-settings.register_profile("quick", max_examples=200, deadline=None)
-settings.register_profile("slow", max_examples=10_000, deadline=None)
-settings.load_profile(os.environ.get("SUPERBLOOM_HYPOTHESIS", "quick"))
+settings.register_profile("superbloom", max_examples=200, deadline=None)
+settings.load_profile("superbloom")
+# Cases of each property of the certified search; `make slow` sets 10,000.
+CASES = int(os.environ.get("SUPERBLOOM_CASES", "1000"))
 
 DATA = Path(os.environ.get("SUPERBLOOM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -127,11 +127,16 @@ def test_the_superbloom_row_fits_if_it_had_200k_tokens():
     ("options", "message"),
     [
         ({"alpha": 0}, "alpha=0: 1 or more is allowed"),
-        ({"heads": 3}, "heads=3 does not divide dim=128: choose one of 1, 2, 4"),
+        ({"heads": 3}, r"heads=3 does not divide dim=128: choose one of \[1, 2, 4"),
         ({"dropout": 1.0}, "dropout=1.0: from 0 to below 1 is allowed"),
         ({"norm": "middle"}, "norm='middle': 'pre' or 'post' is allowed"),
         ({"softmax": "none"}, "softmax='none': 'per-hash' or 'joint' is allowed"),
         ({"num_special": 3}, "num_special=3: 4 or more is allowed"),
+        (
+            {"hash_seed": 0.5, "tied": "yes"},
+            "hash_seed=0.5: a whole number is allowed; tied='yes': True or False is allowed",
+        ),
+        ({"target_alpha": 0}, "target_alpha=0: 1 or more, or None, is allowed"),
         ({"num_target_ids": 5}, "tied=True with a second vocabulary"),
         ({"alpha": 0, "layers": 0}, "alpha=0.*layers=0"),
     ],

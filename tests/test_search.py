@@ -5,13 +5,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from conftest import CASES
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash, max_alpha
-from superbloom.search import COMBINES, exhaustive, top_k
+from superbloom.search import COMBINES, _Scorer, exhaustive, top_k
 
 
 def slow_ranking(log_probs: np.ndarray, bloom: BloomHash, k: int, combine, exclude) -> tuple[list[int], list[float]]:
@@ -51,11 +52,15 @@ def queries(draw):
     return log_probs, bloom, draw(st.integers(1, num_ids + 3)), draw(st.integers(1, 8)), exclude
 
 
-@given(queries(), st.sampled_from(sorted(COMBINES)))
-def test_certified_search_equals_exhaustive_ranking(query, combine):
+@settings(max_examples=CASES)
+@given(queries(), st.sampled_from(sorted(COMBINES)), st.booleans())
+def test_certified_search_equals_exhaustive_ranking(query, combine, may_fall_back):
     log_probs, bloom, k, beam, exclude = query
     tensors = torch.from_numpy(log_probs), torch.from_numpy(exclude)
-    found = top_k(tensors[0], bloom, k, beam=beam, combine=combine, exclude=tensors[1])
+    with pytest.MonkeyPatch.context() as patch:
+        if not may_fall_back:  # so small a catalogue would nearly always be ranked exhaustively
+            patch.setattr(_Scorer, "exhaustive_is_cheaper", lambda scorer, width: False)
+        found = top_k(tensors[0], bloom, k, beam=beam, combine=combine, exclude=tensors[1])
     whole = exhaustive(tensors[0], bloom, k, combine=combine, exclude=tensors[1])
     assert found.certified.all()
     for row in range(len(log_probs)):
@@ -66,6 +71,7 @@ def test_certified_search_equals_exhaustive_ranking(query, combine):
     assert (found.scored <= bloom.num_ids).all()
 
 
+@settings(max_examples=CASES)
 @given(queries(), st.integers(1, 3))
 def test_an_answer_certified_before_the_end_is_the_exhaustive_one(query, max_rounds):
     log_probs, bloom, k, beam, exclude = query
@@ -78,6 +84,7 @@ def test_an_answer_certified_before_the_end_is_the_exhaustive_one(query, max_rou
     assert (found.rounds <= max_rounds).all()
 
 
+@settings(max_examples=CASES)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):
     """App. C, written out: for all s not in S^b, score(s) <= c(p^b)."""

@@ -18,6 +18,7 @@ from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 
 DEFAULT_MINUTES = 5.0
+SIZES = {"num_ids", "num_target_ids"}  # what a corpus decides
 
 
 class Superbloom:
@@ -32,7 +33,7 @@ class Superbloom:
     def __init__(self, preset: str | None = None, **options: Any) -> None:
         if preset is not None and preset not in PRESETS:
             raise InputError(f"preset {preset!r} given; {', '.join(PRESETS)} are allowed")
-        known = {field.name for field in fields(ModelConfig)} - {"num_ids", "num_target_ids"}
+        known = {field.name for field in fields(ModelConfig)} - SIZES
         _check_known(options, known)
         shape = {} if preset is None else {name: getattr(PRESETS[preset].config, name) for name in known}
         self.options = shape | options
@@ -119,13 +120,11 @@ class Superbloom:
         path = Path(folder)
         if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
             path = _download(str(folder))
-        superbloom = cls()
-        superbloom._use(store.load(path, verify=verify))
-        superbloom.options = {
-            name: value for name, value in asdict(superbloom.model.config).items() if name != "num_ids"
-        }
-        superbloom.options.pop("num_target_ids")
-        superbloom.metrics = store.read_metrics(path)
+        stored = store.load(path, verify=verify)
+        config = asdict(stored.model.config)
+        superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
+        superbloom._use(stored.model)
+        superbloom.training, superbloom.metrics = stored.training, stored.metrics
         return superbloom
 
     def _use(self, model: Model) -> None:

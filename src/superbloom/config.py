@@ -50,7 +50,18 @@ class ModelConfig:
         at_least_one = ("num_ids", "num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len")
         faults = [f"{name}={getattr(self, name)}: 1 or more is allowed" for name in at_least_one if self._low(name, 1)]
         if not faults and self.dim % self.heads:
-            faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {self._divisors()}")
+            divisors = [h for h in range(1, min(self.dim, 64) + 1) if self.dim % h == 0]
+            faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {divisors}")
+        for name in ("num_target_ids", "target_alpha"):
+            if getattr(self, name) is not None and self._low(name, 1):
+                faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
+        kinds = {int: "a whole number", bool: "True or False"}
+        for name, kind in {
+            "hash_seed": int,
+            **dict.fromkeys(("positions", "tied", "transform", "output_bias"), bool),
+        }.items():
+            if type(getattr(self, name)) is not kind:
+                faults.append(f"{name}={getattr(self, name)!r}: {kinds[kind]} is allowed")
         if self._low("num_special", 4):
             faults.append(f"num_special={self.num_special}: 4 or more is allowed")
         if not 0 <= self.dropout < 1:
@@ -66,9 +77,6 @@ class ModelConfig:
     def _low(self, name: str, lowest: int) -> bool:
         value = getattr(self, name)
         return type(value) is not int or value < lowest
-
-    def _divisors(self) -> str:
-        return ", ".join(str(h) for h in range(1, self.dim + 1) if self.dim % h == 0)
 
     @property
     def num_buckets(self) -> int:

@@ -3,7 +3,7 @@
     corpus.json       counts, provenance, how rows were split
     vocab.arrow       the names (vocab.py)
     targets.arrow     the names of a second vocabulary, if rows carry targets (S^O differs from S^I, Sec. 2.3)
-    sequences.arrow   key, ids, split, and optionally targets (as long as ids) and times
+    sequences.arrow   key, ids, split, and optionally targets (as long as ids)
 
 A row is a page with its links, a user with items, a document with words. Its split depends on its key alone,
 so that it is the same in every version of the data: 10 % test (Sec. 3.1), 5 % of the rest for validation.
@@ -205,7 +205,7 @@ def split_of(keys: Iterable[str]) -> np.ndarray:
     """The split of each row by its key alone; md5 because every engine that may write a corpus has it.
 
     >>> split_of(["Denmark", "Oslo"]).tolist()
-    [0, 0]
+    [0, 1]
     """
     digests = (hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()[:8] for key in keys)
     try:

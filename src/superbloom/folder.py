@@ -52,7 +52,7 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
         yield temporary
         _seal(temporary, kind, content)
         temporary.chmod(0o755)
-        check_replaceable(path, kind)  # again: writing may have taken hours
+        check_replaceable(path, kind)  # again: something else may have come there meanwhile
         _swap(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -60,6 +60,10 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
 
 def check_replaceable(path: Path, kind: str) -> None:
     """Raise InputError if writing a folder of this kind at `path` would destroy something else."""
+    settled(path, lambda: _check_replaceable(path, kind))
+
+
+def _check_replaceable(path: Path, kind: str) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     try:
@@ -198,7 +202,7 @@ def _swap(new: Path, path: Path) -> None:
         new.rename(path)
     elif not _exchanged(new, path):
         # Only where names cannot be exchanged: for a moment there is no folder.
-        retired = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
+        retired = new.with_name(f"{new.name}-old")
         path.rename(retired)
         try:
             new.rename(path)
@@ -229,6 +233,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o644)  # tempfile lets only the owner read
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

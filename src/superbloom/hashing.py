@@ -42,7 +42,7 @@ def max_alpha(num_ids: int, num_hashes: int) -> int:
     """The largest alpha whose num_buckets ** num_hashes digests still tell num_ids ids apart.
 
     >>> max_alpha(100, 2), max_alpha(101, 2), max_alpha(100, 1)   # 10 x 10 buckets; 11 x 11; one each
-    (10, 10, 1)
+    (11, 10, 1)
     """
     buckets = round(num_ids ** (1 / num_hashes))  # smallest b with b ** m >= num_ids, mended below
     while buckets**num_hashes >= num_ids and buckets > 1:

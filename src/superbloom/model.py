@@ -157,11 +157,11 @@ class Model:
     @classmethod
     def create(cls, config: ModelConfig, vocab: Vocab, target_vocab: Vocab | None = None) -> Model:
         """An untrained model; its weights come from torch's global random state, its hashes from the config."""
-        hashes = {"num_hashes": config.num_hashes, "seed": config.hash_seed}
-        bloom = BloomHash.random(len(vocab), alpha=config.alpha, num_special=config.num_special, **hashes)
+        m, seed = config.num_hashes, config.hash_seed
+        bloom = BloomHash.random(len(vocab), m, config.alpha, seed, config.num_special)
         if target_vocab is None:
             return cls(Network(config), bloom, vocab, bloom, vocab)
-        target_bloom = BloomHash.random(len(target_vocab), alpha=config.target_alpha or config.alpha, **hashes)
+        target_bloom = BloomHash.random(len(target_vocab), m, config.target_alpha or config.alpha, seed + 1)
         return cls(Network(config), bloom, vocab, target_bloom, target_vocab)
 
     @property

@@ -77,7 +77,9 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **options: Any) -> dict[str, Any]:
     """The figures of a model on a corpus; with `out`, also as JSON and a plot there."""
-    predictor = Predictor(store.load(model_folder))
+    if out is not None and any((out / manifest).exists() for manifest in MANIFESTS.values()):
+        raise InputError(f"{out} is a corpus or model folder; choose another --out for the report")
+    predictor = Predictor(store.load(model_folder).model)
     corpus = Corpus.open(corpus_folder)
     with counting("evaluating", len(corpus.rows(options["split"]))) as progress:
         figures = measure(predictor, corpus, progress=progress, **options)
@@ -97,17 +99,16 @@ def inspect(folder: Path, names: list[str]) -> dict[str, Any]:
         if not names:
             return {name: manifest[name] for name in ("format", "version", "counts", "info", "split")}
         return {name: _name_facts(corpus, name) for name in names}
-    model = store.load(folder)
+    model, training, metrics = store.load(folder)
     if names:
         return {name: _digest_facts(model, name) for name in names}
-    metrics = store.read_metrics(folder)
     facts = {name: manifest[name] for name in ("format", "version", "model")}
-    recall = metrics.get("test", {}).get("recall", {})
+    measured = metrics.get("test")
     return facts | {
         "parameters": model.network.num_parameters(),
         "tokens": model.config.num_tokens,
-        "steps": manifest["training"].get("steps"),
-        "test recall": {f"rec@{k}": round(share["value"], 4) for k, share in recall.items()},
+        "steps": training.get("steps"),
+        "test recall": measured.get("recall", {}) if isinstance(measured, dict) else {},
     }
 
 

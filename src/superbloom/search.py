@@ -63,10 +63,10 @@ def top_k(
     COMBINES or any function of (..., m) that is increasing in each argument. exclude (batch, any) lists ids that
     may not be answered, −1 fills.
 
-    >>> bloom = BloomHash.random(num_ids=100, num_hashes=2, alpha=5, seed=1)
-    >>> log_probs = torch.randn(1, 2, 20, generator=torch.manual_seed(0)).log_softmax(-1)
+    >>> bloom = BloomHash.random(num_ids=10_000, num_hashes=2, alpha=20, seed=1)
+    >>> log_probs = (3 * torch.randn(1, 2, 500, generator=torch.manual_seed(0))).log_softmax(-1)
     >>> found = top_k(log_probs, bloom, k=3)
-    >>> torch.equal(found.ids, exhaustive(log_probs, bloom, k=3).ids), bool(found.certified), int(found.scored) < 100
+    >>> torch.equal(found.ids, exhaustive(log_probs, bloom, k=3).ids), bool(found.certified), int(found.scored) < 1000
     (True, True, True)
     """
     scorer = _Scorer(log_probs, bloom, combine, exclude)

@@ -13,7 +13,7 @@ import json
 import reprlib
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -45,13 +45,26 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
         (temporary / "README.md").write_text(model_card(model, Path(folder).name, metrics), encoding="utf-8")
 
 
-def load(folder: str | Path, *, verify: bool = True) -> Model:
+class Stored(NamedTuple):
+    """A model with how it was trained and what was measured."""
+
+    model: Model
+    training: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def load(folder: str | Path, *, verify: bool = True) -> Stored:
     """A model as it was saved; any file that is not what was written is refused by name, before it is used."""
     return settled(folder, lambda: _load(Path(folder), verify))
 
 
-def _load(folder: Path, verify: bool) -> Model:
+def _load(folder: Path, verify: bool) -> Stored:
     manifest = read_folder(folder, "model", verify)
+    model = _load_model(folder, manifest)
+    return Stored(model, manifest["training"], read_json(folder / "metrics.json", MAX_METRICS_BYTES))
+
+
+def _load_model(folder: Path, manifest: dict[str, Any]) -> Model:
     config = _read_config(folder / "config.json", manifest)
     network = _load_network(folder / "model.safetensors", config)
     vocab = Vocab.open(folder / "vocab.arrow")
@@ -66,14 +79,6 @@ def _load(folder: Path, verify: bool) -> Model:
     target_bloom = _load_bloom(folder / "target_bloom.safetensors", config.target_alpha or config.alpha, 4)
     _agree(folder, config, target_bloom, target_vocab, config.num_target_ids, config.output_buckets)
     return Model(network, bloom, vocab, target_bloom, target_vocab)
-
-
-def read_metrics(folder: str | Path) -> dict[str, Any]:
-    """What was measured when the model was made."""
-    path = Path(folder) / "metrics.json"
-    if not path.is_file():
-        raise InputError(f"{path} is missing; the folder is incomplete: copy it again")
-    return read_json(path, MAX_METRICS_BYTES)
 
 
 def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:

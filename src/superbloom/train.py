@@ -134,7 +134,7 @@ class Training(L.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         if self.model.config.dropout:
-            torch.manual_seed(hash((self.config.seed, self.global_step, self.global_rank)))
+            torch.manual_seed(_mix(self.config.seed, self.global_step, self.global_rank))
         y = self.model.encode(batch.ids, batch.places)
         loss = self.loss(y[batch.targets >= 0], batch.targets[batch.targets >= 0])
         if not torch.isfinite(loss):
@@ -159,7 +159,7 @@ class Training(L.LightningModule):
         if self.sampler is None:
             total = full_softmax_loss(y, weight, bias, tokens, self.config.logits_mb)
         else:
-            seed = self.config.seed + 1_000_003 * self.global_step
+            seed = _mix(self.config.seed, self.global_step)  # the same negatives on every rank
             total = sampled_softmax_loss(y, weight, bias, tokens, self.sampler, self.config.logits_mb, seed)
         return total / tokens.numel()
 
@@ -191,6 +191,11 @@ def inverse_root(step: int, warmup: int) -> float:
     [0.01, 0.5, 1.0, 0.5]
     """
     return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
+
+
+def _mix(*numbers: int) -> int:
+    """One seed out of several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 class Watch(L.Callback):

@@ -196,18 +196,20 @@ def _read_batches(source: pa.NativeFile) -> pa.Table:
     subtle: neither compressed batches nor the index at the end are used, since a small hostile file could make
     much memory of them: by a packed run of zeros, or by naming one batch many times.
     """
-    if source.read(8) != b"ARROW1\0\0":
+    magic = b"ARROW1\0\0"
+    if source.read(len(magic)) != magic:
         raise ValueError("it does not begin with ARROW1")
-    schema = pa.ipc.read_schema(pa.ipc.read_message(source))
-    batches: list[pa.RecordBatch] = []
     while True:
         try:
             message = pa.ipc.read_message(source)
         except EOFError:
-            return pa.Table.from_batches(batches, schema)
-        if message.type != "record batch" or _is_compressed(message.metadata):
-            raise ValueError(f"it holds a compressed batch or a {message.type}; only plain record batches are used")
-        batches.append(pa.ipc.read_record_batch(message, schema))
+            break
+        if message.type not in ("schema", "record batch"):
+            raise ValueError(f"it holds a message of type {message.type}; only plain record batches are used")
+        if message.type == "record batch" and _is_compressed(message.metadata):
+            raise ValueError("it holds a compressed batch, which cannot be used in place; only plain ones are used")
+    source.seek(len(magic))
+    return pa.ipc.open_stream(source).read_all()
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
@@ -228,5 +230,6 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 def write_arrow(table: pa.Table, path: str | Path) -> None:
     """Write a table as one uncompressed record batch, so that it can be used in place."""
+    Path(path).unlink(missing_ok=True)  # not over it: the table may be a memory map of this very file
     with pa.ipc.new_file(str(path), table.schema) as file:
         file.write_table(table.combine_chunks(), max_chunksize=max(1, table.num_rows))
