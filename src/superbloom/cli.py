@@ -156,16 +156,17 @@ def train(
     **options: Any,
 ) -> None:
     """Train a model; its checkpoint and logs are kept beside it, in OUT.run."""
+    from superbloom.report import command
     from superbloom.run import train as run
 
     result = run(corpus, out, preset, resume, {name: value for name, value in options.items() if value is not None})
     if json_:
         _print_json(result)
     elif result["interrupted"]:
-        typer.echo(f"stopped at step {result['steps']:,}; go on with: superbloom train {corpus} --out {out} --resume")
+        typer.echo(f"stopped at step {result['steps']:,}; go on with: {command()} train {corpus} --out {out} --resume")
     else:
         typer.echo(f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}. Next:")
-        typer.echo(f"  superbloom evaluate {out} {corpus}\n  superbloom predict {out} NAME… [MASK]")
+        typer.echo(f'  {command()} evaluate {out} {corpus}\n  {command()} predict {out} NAME… "[MASK]"')
 
 
 @app.command()
@@ -251,6 +252,8 @@ def inspect(
 
 
 def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
+    from superbloom.report import command
+
     corpus.save(out)
     counts = corpus.counts()
     if json_:
@@ -258,7 +261,7 @@ def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
         return
     for name, value in counts.items():
         typer.echo(f"{value:12,}  {name}")
-    typer.echo(f"The corpus is in {out}. Next:\n  superbloom train {out} --out {out}-model --minutes 5")
+    typer.echo(f"The corpus is in {out}. Next:\n  {command()} train {out} --out {out}-model --minutes 5")
 
 
 def _notice(line: str) -> None:

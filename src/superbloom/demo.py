@@ -11,7 +11,7 @@ from superbloom.api import Superbloom
 from superbloom.folder import check_replaceable
 from superbloom.predict import MASK_TEXT
 from superbloom.prepare.bundled import bundled_corpus
-from superbloom.report import recall_table
+from superbloom.report import command, recall_table
 
 # Appendix E of the paper, as far as the entities occur in the built-in corpus.
 QUERIES = (
@@ -53,9 +53,9 @@ def demo(out: Path, minutes: float) -> None:
     console.print(
         Text(
             f"\nThe model is in {model_folder}, its corpus in {corpus_folder}. Next:\n"
-            f"  superbloom predict {model_folder} Jazz Piano {MASK_TEXT}\n"
-            f"  superbloom inspect {model_folder} Denmark\n"
-            f"  superbloom evaluate {model_folder} {corpus_folder} --out {out / 'report'}\n"
-            f"  superbloom train {corpus_folder} --out {out / 'better'} --minutes 30 --dim 256"
+            f'  {command()} predict {model_folder} Jazz Piano "{MASK_TEXT}"\n'
+            f"  {command()} inspect {model_folder} Denmark\n"
+            f"  {command()} evaluate {model_folder} {corpus_folder} --out {out / 'report'}\n"
+            f"  {command()} train {corpus_folder} --out {out / 'better'} --minutes 30"
         )
     )

@@ -71,10 +71,10 @@ def ranks(
         targets = torch.from_numpy(held_out.targets[part])
         log_probs = model.log_probs(ids, places)
         top = predictor.search(log_probs, deepest, beam=beam, max_rounds=max_rounds)
-        hit = top.ids == targets[:, None]
+        hit = top.ids.cpu() == targets[:, None]
         found.append(torch.where(hit.any(1), hit.int().argmax(1), deepest).numpy())
-        certified.append(top.certified.numpy())
-        tokens.append((log_probs.argmax(-1) == model.target_bloom.buckets(targets)).numpy())
+        certified.append(top.certified.cpu().numpy())
+        tokens.append((log_probs.argmax(-1).cpu() == model.target_bloom.buckets(targets)).numpy())
         progress(len(ids))
     return np.concatenate(found), np.concatenate(certified), np.concatenate(tokens)
 

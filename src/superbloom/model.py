@@ -170,7 +170,9 @@ class Model:
 
     def encode(self, ids: Tensor, places: Tensor) -> Tensor:
         """y (batch, p, m, d) for ids (batch, n), special ids allowed, at places (batch, p)."""
-        return self.network.encode(self.bloom.digest(ids), ids == Special.PAD, places)
+        device = self.network.embedding.weight.device  # the hash tables stay where they were loaded
+        tokens = self.bloom.digest(ids.to(self.bloom.table.device)).to(device)
+        return self.network.encode(tokens, (ids == Special.PAD).to(device), places.to(device))
 
     @torch.inference_mode()
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class Predictor:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self._bloom = model.target_bloom
         model.network.eval()
 
     def predict(
@@ -74,8 +75,9 @@ class Predictor:
         exclude: Tensor | None = None,
     ) -> TopK:
         """The k best ids of each query, from its token log-probabilities (queries, m, buckets)."""
-        bloom = self.model.target_bloom
-        return top_k(log_probs, bloom, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude)
+        if self._bloom.table.device != log_probs.device:
+            self._bloom = self._bloom.to(log_probs.device)
+        return top_k(log_probs, self._bloom, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude)
 
     def _ids(self, context: Sequence[str | Special]) -> list[int]:
         if isinstance(context, str):

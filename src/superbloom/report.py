@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,13 @@ def plot_deciles(figures: dict[str, Any], path: Path) -> None:
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def command() -> str:
+    """How to call this program again from here: by name where the shell finds it, else by its path."""
+    if shutil.which("superbloom"):
+        return "superbloom"
+    return "python -m superbloom" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
 
 
 def _cell(share: dict[str, float]) -> str:

@@ -148,7 +148,8 @@ class Training(L.LightningModule):
     def loss(self, y: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of the tokens of targets (q,) under y (q, m, d)."""
         weight, bias = self.network.output_layer()  # (m, buckets, d), (m, buckets)
-        tokens = self.model.target_bloom.buckets(targets)  # (q, m)
+        bloom = self.model.target_bloom
+        tokens = bloom.buckets(targets.to(bloom.table.device)).to(y.device)  # (q, m)
         if self.model.config.softmax == "joint":
             m, buckets, dim = weight.shape
             tokens = (tokens + buckets * torch.arange(m, device=tokens.device)).reshape(1, -1)
