@@ -22,11 +22,12 @@ from safetensors.torch import load_file, save_file
 
 from superbloom import folder as folder_module
 from superbloom.api import Superbloom
+from superbloom.arrow import write_arrow
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.folder import MANIFESTS
 from superbloom.predict import MASK
-from superbloom.vocab import Vocab, write_arrow
+from superbloom.vocab import Vocab
 
 ROWS = [[f"name {number % 13}", f"name {number % 7}", f"näme {number % 5}"] for number in range(80)]
 PLAIN = Corpus.from_sequences(ROWS)

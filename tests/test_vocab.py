@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from superbloom.arrow import write_arrow
 from superbloom.errors import InputError
-from superbloom.vocab import Vocab, write_arrow
+from superbloom.vocab import Vocab
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 

@@ -23,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from superbloom.arrow import read_arrow, write_arrow
 from superbloom.errors import InputError
 from superbloom.folder import new_folder, read_folder, settled
-from superbloom.vocab import Vocab, read_arrow, write_arrow
+from superbloom.vocab import Vocab
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 TEST_SHARE = 0.10
@@ -175,10 +176,10 @@ class Corpus:
         digest = hashlib.sha256()
         for vocab in (self.vocab, self.target_vocab or self.vocab):
             names = vocab.table["name"].chunk(0)
-            digest.update(pc.binary_length(names).to_numpy().tobytes())
+            digest.update(pc.binary_length(names).to_numpy().data)
             digest.update(names.buffers()[2] or b"")
         for part in (self.offsets, self.ids, self.targets, self.splits):
-            digest.update(part.tobytes())
+            digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
     def _check(self, path: Path) -> None:

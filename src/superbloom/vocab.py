@@ -8,15 +8,15 @@ so its smallest ids are its best completions.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from superbloom.arrow import read_arrow, write_arrow
 from superbloom.errors import InputError
 
 # How many names a fuzzy look-up compares: the most frequent ones of each prefix range, and of all names.
@@ -53,7 +53,7 @@ class Vocab:
         except UnicodeEncodeError as error:
             raise InputError(f"name {error.object!r} holds a lone surrogate; names must be Unicode text") from None
         alphabetical = pc.sort_indices(unsorted).to_numpy()
-        # lexsort is stable: of equal counts the alphabetically first stays first.
+        # Stable: of equal counts the alphabetically first stays first.
         ranked = alphabetical[np.argsort(-np.asarray(counts)[alphabetical], kind="stable")]
         ids = np.empty(len(ranked), dtype=np.int32)
         ids[ranked] = np.arange(len(ranked), dtype=np.int32)
@@ -159,77 +159,3 @@ class Vocab:
 
 def _smallest(ids: np.ndarray, k: int) -> np.ndarray:
     return ids if len(ids) <= k else np.partition(ids, k)[:k]
-
-
-def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = ()) -> pa.Table:
-    """Memory-map these columns of an Arrow file, every value checked, each column one piece."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            table = _read_batches(source)
-        table = table.select([name for name in columns if name in table.column_names])
-        table.validate(full=True)  # without it a damaged file ends the process (docs/formats.md)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, struct.error) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is not a sound Arrow file ({reason}); write it again") from None
-    for name, kind in columns.items():
-        if name not in table.column_names and name in optional:
-            continue
-        if name not in table.column_names or table.schema.field(name).type != kind:
-            found = table.schema.field(name).type if name in table.column_names else "missing"
-            raise InputError(f"{path}: column {name!r} is {found!s:.80}; it has to be {kind}")
-        nulls = sum(
-            chunk.null_count + (chunk.values.null_count if pa.types.is_large_list(kind) else 0)
-            for chunk in table[name].chunks
-        )
-        if nulls:
-            raise InputError(f"{path}: column {name!r} has {nulls} nulls; every row needs a value")
-    if not table.num_rows:
-        raise InputError(f"{path} has no rows; at least one is needed")
-    return table if table.column(0).num_chunks == 1 else table.combine_chunks()
-
-
-def _read_batches(source: pa.NativeFile) -> pa.Table:
-    """The record batches of an Arrow file one after another, in place.
-
-    subtle: neither compressed batches nor the index at the end are used, since a small hostile file could make
-    much memory of them: by a packed run of zeros, or by naming one batch many times.
-    """
-    magic = b"ARROW1\0\0"
-    if source.read(len(magic)) != magic:
-        raise ValueError("it does not begin with ARROW1")
-    while True:
-        try:
-            message = pa.ipc.read_message(source)
-        except EOFError:
-            break
-        if message.type not in ("schema", "record batch"):
-            raise ValueError(f"it holds a message of type {message.type}; only plain record batches are used")
-        if message.type == "record batch" and _is_compressed(message.metadata):
-            raise ValueError("it holds a compressed batch, which cannot be used in place; only plain ones are used")
-    source.seek(len(magic))
-    return pa.ipc.open_stream(source).read_all()
-
-
-def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether field 3 (compression) is set in the flatbuffers table RecordBatch, field 2 of the table Message."""
-
-    def follow(at: int) -> int:
-        return at + int(struct.unpack_from("<I", metadata, at)[0])
-
-    def field(table: int, number: int) -> int:
-        """Where a field lies, 0 if it is not set: tables begin with the distance back to a list of offsets."""
-        offsets = table - struct.unpack_from("<i", metadata, table)[0]
-        size = struct.unpack_from("<H", metadata, offsets)[0]
-        offset = struct.unpack_from("<H", metadata, offsets + 4 + 2 * number)[0] if 4 + 2 * number < size else 0
-        return table + offset if offset else 0
-
-    return field(follow(field(follow(0), 2)), 3) != 0
-
-
-def write_arrow(table: pa.Table, path: str | Path) -> None:
-    """Write a table as one uncompressed record batch, so that it can be used in place."""
-    Path(path).unlink(missing_ok=True)  # not over it: the table may be a memory map of this very file
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table.combine_chunks(), max_chunksize=max(1, table.num_rows))
