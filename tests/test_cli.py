@@ -65,6 +65,16 @@ def test_a_corpus_is_prepared_and_inspected(home):
     assert found == {"Denmark": {"id": 0, "count": 90}}
 
 
+def test_names_may_be_separated_by_anything(tmp_path):
+    (tmp_path / "log.txt").write_text("user1 a b c\nuser2 b c\n")
+    done = run("prepare", "sequences", "log.txt", "--sep", " ", "--keyed", "--out", "c", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["counts"]["ids"] == 5
+
+
+def test_the_version_is_told(tmp_path):
+    assert run("--version", cwd=tmp_path).stdout == f"superbloom {superbloom.__version__}\n"
+
+
 @pytest.mark.parametrize("packed", ["gz", "xz", "zst", "bz2"])
 def test_packed_files_are_read_as_they_are(home, tmp_path, packed):
     import pyarrow as pa
@@ -113,6 +123,26 @@ def test_predict_as_json_is_one_document(home):
     assert all(p["certified"] and p["name"] != "Denmark" for found in document["predictions"] for p in found)
 
 
+def test_when_every_name_is_excluded_it_says_so(home):
+    names = ("Copenhagen", "Denmark", "Oslo", "Norway", "Aarhus")
+    exclude = [word for name in names for word in ("--exclude", name)]
+    assert "every name was excluded" in run("predict", "model", "Oslo", *exclude, cwd=home).stdout
+    assert len(run("predict", "model", "Oslo", "-k", 10**15, cwd=home).stdout.splitlines()) == 6
+
+
+def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
+    options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--batch-size", 16)
+    run("train", "corpus", "--out", "twice", "--steps", 3, *options, cwd=home)
+    (home / "twice.run" / "run.json").write_text("{}")
+    refused = run("train", "corpus", "--out", "twice", "--resume", cwd=home, code=2)
+    assert "was not written by superbloom, or is damaged" in refused.stderr
+    refused = run("train", "corpus", "--out", "twice", "--steps", 2, *options, cwd=home, code=2)
+    assert "twice.run holds an interrupted run; --resume goes on with it, --overwrite starts anew" in refused.stderr
+    diverging = ("--learning-rate", 1e30, "--warmup", 1, "--overwrite")
+    run("train", "corpus", "--out", "twice", "--steps", 9, *diverging, *options, cwd=home, code=2)
+    assert not (home / "twice.run" / "checkpoint.ckpt").exists()
+
+
 def test_evaluate_prints_a_table_and_writes_the_plot(home):
     done = run("evaluate", "model", "corpus", "--out", "report", cwd=home)
     for words in ("this model", "popularity", "co-occurrence", "rec@10", "token rec@1", "certified"):
@@ -145,11 +175,20 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),
         ("train corpus --out m2 --heads 3 --steps 1", "heads=3 does not divide dim=128: choose one of [1, 2, 4"),
         ("train corpus --out m2 --steps 5 --minutes 1", "steps=5, minutes=1.0: give one of them"),
+        ("train corpus --out m2 --seed -1 --steps 1", "seed=-1: 0 to"),
+        ("train corpus --out m2 --alpha 2 --loss sampled --steps 1", "loss='sampled' with num_hashes=2"),
+        ("train corpus --out . --steps 1", "is the current folder or one above it; name a folder to make in it"),
+        ("prepare sequences rows.tsv --out .", ". is the current folder or one above it"),
+        ("evaluate model corpus --seed -1", "seed=-1 given; 0 to"),
+        ("evaluate model corpus --out rows.tsv", "rows.tsv is a file, a corpus or a model folder"),
+        ("prepare sequences tab.tsv --keyed --out c2", "line 1 of 'tab.tsv' begins with '\\t'"),
+        ("prepare sequences spaces.txt --out c2", "no line of 'spaces.txt' holds '\\t', so each would be one name"),
+        ("inspect rows.tsv", "a corpus folder holds corpus.json; rows.tsv is a file"),
         ("train corpus --out m2 --preset huge --steps 1", "preset 'huge' given; baseline,"),
         ("train corpus --out m2 --resume", "of an earlier run to go on from; train without --resume"),
         ("train model --out m2 --steps 1", "a corpus folder holds corpus.json; model is a model folder"),
         ("train corpus --out rows.tsv --steps 1", "rows.tsv exists and is not a model folder"),
-        ("evaluate model corpus --out model", "model is a corpus or model folder; choose another --out"),
+        ("evaluate model corpus --out model", "model is a file, a corpus or a model folder; choose another --out"),
         ("evaluate model corpus --split all", "split 'all' given; train, valid, test are allowed"),
         ("prepare sequences nothing.tsv --out c2", "'nothing.tsv' cannot be read: No such file or directory"),
         ("prepare sequences empty.tsv --out c2", "the rows hold 0 distinct names; at least 2 are needed"),
@@ -165,6 +204,8 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
 def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, arguments, message):
     (home / "empty.tsv").write_text("\n\n")
     (home / "one.tsv").write_text("a\ta\na\n")
+    (home / "tab.tsv").write_text("\ta\tb\n")
+    (home / "spaces.txt").write_text("1 a b\n2 b c\n")
     (home / "latin1.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("latin-1"))
     before = sorted(home.iterdir())
     done = run(*arguments.split(), cwd=home, code=2)

@@ -183,7 +183,7 @@ def test_a_manifest_too_long_to_be_read_is_not_written(saved):
     [
         ("nothing", "a corpus folder holds corpus.json; .*nothing does not exist"),
         ("shelf", "a corpus folder holds corpus.json; .*shelf has none"),
-        ("shelf/corpus/corpus.json", "a corpus folder holds corpus.json; .*corpus.json does not exist"),
+        ("shelf/corpus/corpus.json", "a corpus folder holds corpus.json; .*corpus.json is a file"),
     ],
 )
 def test_what_is_no_folder_is_said(saved, path, message):

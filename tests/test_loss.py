@@ -80,7 +80,7 @@ def test_large_logits_do_not_overflow():
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
 def test_a_sampler_draws_as_it_says(proposal):
-    counts = np.array([50, 20, 10, 5, 1, 0])
+    counts = np.array([5, 20, 0, 50, 10, 1])
     sampler = Sampler(proposal, counts, samples=6)
     draws = [sampler.draw(seed, torch.device("cpu")) for seed in range(20_000)]
     tokens, log_q = (torch.cat(parts) for parts in zip(*draws, strict=True))
@@ -88,6 +88,7 @@ def test_a_sampler_draws_as_it_says(proposal):
     expected = torch.empty(6).scatter(0, tokens, log_q.exp())  # per draw of six
     assert expected.sum().item() == pytest.approx(6, rel=1e-5)
     assert torch.allclose(found.float(), expected * 20_000, rtol=0.06)
+    assert found.argsort(descending=True).tolist() == [3, 1, 4, 0, 5, 2]  # by frequency
 
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])

@@ -10,7 +10,7 @@ from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, deciles, recall
 from superbloom.hashing import Special
 from superbloom.search import exhaustive
-from superbloom.yardsticks import cooccurrence, popularity
+from superbloom.yardsticks import cooccurrence, popularity, repetition
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,7 @@ def test_more_names_than_there_are_gives_all(superbloom):
         (["ring 1 name 22"], {}, "'ring 1 name 22' is not among the 192 names; closest: "),
         (["ring 1 name 2"], {"exclude": ["nobody"]}, "'nobody' is not among the 192 names"),
         (["ring 1 name 2"], {"k": 0}, "k=0 given"),
+        (["ring 1 name 2"], {"k": 2.5}, "k=2.5 given; whole numbers"),
         (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
         ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),
     ],
@@ -117,6 +118,12 @@ def test_deciles_go_from_frequent_to_rare():
     found = deciles(np.where(frequency >= 90, 0, 20), frequency)
     assert [decile["recall_at_1"] for decile in found] == [1.0] + [0.0] * 9
     assert [decile["lowest_frequency"] for decile in found] == [90, 80, 70, 60, 50, 40, 30, 20, 10, 0]
+
+
+def test_repetition_answers_with_the_context_itself():
+    ids = np.array([[7, 3, Special.MASK, 3], [1, Special.MASK, Special.PAD, Special.PAD]])
+    held_out = HeldOut(ids, places=np.array([2, 1]), targets=np.array([7, 5]))
+    assert repetition(held_out, 20).tolist() == [1, 20]  # 3 stands there twice, 7 once; 5 not at all
 
 
 def test_yardsticks_equal_a_plain_recount(ring_corpus):

@@ -186,5 +186,7 @@ def test_bad_log_probs_are_refused():
     bloom = BloomHash.random(10, 2, 2)
     with pytest.raises(InputError, match=r"shape \(1, 2, 4\) given; these hash functions need \(batch, 2, 5\)"):
         top_k(torch.zeros(1, 2, 4), bloom, 1)
+    with pytest.raises(InputError, match=r"exclude of shape \(3,\) given; a row of ids for each of the 1 queries"):
+        top_k(torch.zeros(1, 2, 5), bloom, 1, exclude=torch.tensor([1, 2, 3]))
     with pytest.raises(InputError, match="NaN"):
         top_k(torch.full((1, 2, 5), torch.nan), bloom, 1)

@@ -92,19 +92,43 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(ring_corpus
 
 def test_a_resumed_run_ends_in_the_weights_of_one_never_stopped(ring_corpus, tmp_path):
     options = SMALL | {"dropout": 0.1}
-    straight = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "straight", **FAST)
-    Superbloom(**options).fit(ring_corpus, steps=11, run=tmp_path / "broken", **FAST)
-    resumed = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "broken", resume=True, **FAST)
+    fast = FAST | {"valid_every": 7}
+    straight = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "straight", **fast)
+    Superbloom(**options).fit(ring_corpus, steps=11, run=tmp_path / "broken", **fast)
+    resumed = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "broken", resume=True, **fast)
     assert resumed.training["steps"] == 30
     assert_equal_weights(straight, resumed)
+    assert resumed.metrics["history"][-1]["recall_at_10"] == straight.metrics["history"][-1]["recall_at_10"]
+    assert (tmp_path / "broken" / "csv" / "metrics.csv").exists()
+    assert (tmp_path / "broken" / "csv-2" / "metrics.csv").exists()
+
+
+def test_dropout_is_on_from_the_first_step(ring_corpus):
+    """One step with and without dropout from the same start gives other weights."""
+    one, other = (Superbloom(**SMALL, dropout=rate).fit(ring_corpus, steps=1, **FAST) for rate in (0.0, 0.5))
+    assert not torch.equal(weights(one)["layers.0.widen.weight"], weights(other)["layers.0.widen.weight"])
+    assert not one.model.network.training
+
+
+def test_a_learning_rate_given_with_resume_holds(ring_corpus, tmp_path):
+    first = Superbloom(**SMALL).fit(ring_corpus, steps=10, run=tmp_path, **FAST)
+    resumed = Superbloom(**SMALL).fit(
+        ring_corpus, steps=15, run=tmp_path, resume=True, **FAST | {"learning_rate": 1e-12}
+    )
+    assert resumed.training["steps"] == 15
+    assert torch.allclose(weights(first)["embedding.weight"], weights(resumed)["embedding.weight"], atol=1e-9)
+    assert resumed.training["seconds"] > first.training["seconds"]
 
 
 def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, valid_every=20, run=tmp_path, **FAST)
     assert [entry["step"] for entry in superbloom.metrics["history"]] == [20, 40, 60]
+    measured = [entry["recall_at_10"] for entry in superbloom.metrics["history"]]
     with (tmp_path / "csv" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert any(float(row["loss"]) > 0 for row in rows if row["loss"])
+    assert [int(row["step"]) for row in rows if row["loss"]] == [25, 50]
+    logged = [(int(row["step"]), float(row["valid/recall_at_10"])) for row in rows if row["valid/recall_at_10"]]
+    assert logged == list(zip([20, 40, 60], measured, strict=True))
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents*"))
     assert (tmp_path / CHECKPOINT).is_file()
 
@@ -113,6 +137,7 @@ def test_minutes_end_training(ring_corpus):
     started = time.monotonic()
     superbloom = Superbloom(**SMALL).fit(ring_corpus, minutes=0.05, **FAST)
     assert superbloom.training["steps"] > 5
+    assert len(superbloom.metrics["history"]) >= 5  # every tenth of the time, and at the end
     assert 2.5 < superbloom.training["seconds"] < time.monotonic() - started
 
 
@@ -125,6 +150,10 @@ def test_minutes_end_training(ring_corpus):
         ({"steps": 1, "mask_share": 1.5}, "mask_share=1.5: between 0 and 1"),
         ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),
         ({"steps": 1, "learning_rate": 0}, "learning_rate=0: more than 0"),
+        ({"steps": 1, "seed": -1}, "seed=-1: 0 to 2"),
+        ({"steps": 1, "weight_decay": float("nan")}, "weight_decay=nan: from 0 is allowed"),
+        ({"steps": 1, "learning_rate": "1"}, "learning_rate=1: more than 0"),
+        ({"minutes": 1e300}, "minutes=1e\\+300: up to a million"),
         ({"steps": 1, "speed": 3}, r"unknown options \['speed'\]"),
         ({"steps": 1, "loss": "sampled"}, "loss='sampled' with num_hashes=2"),
         ({"steps": 1, "resume": True}, "to go on from; train without --resume"),
@@ -133,6 +162,11 @@ def test_minutes_end_training(ring_corpus):
 def test_training_options_that_cannot_work_are_refused(ring_corpus, options, message):
     with pytest.raises(InputError, match=message):
         Superbloom(**SMALL).fit(ring_corpus, quiet=True, **options)
+
+
+def test_a_list_is_not_a_corpus():
+    with pytest.raises(InputError, match=r"a list given; give a Corpus, e.g. Corpus.from_sequences\(rows\)"):
+        Superbloom().fit([["a", "b"]])
 
 
 def test_options_and_presets_that_do_not_exist_are_refused():
@@ -145,6 +179,9 @@ def test_options_and_presets_that_do_not_exist_are_refused():
 def test_alpha_shrinks_to_fit_a_small_catalogue_unless_it_was_asked_for():
     corpus = Corpus.from_sequences([["a", "b", "c"]] * 20)
     assert Superbloom().config_for(corpus).alpha == 2
+    names = [f"name {i}" for i in range(10)]  # ten names allow alpha 3, nine targets 4
+    targets = [f"target {min(i, 8)}" for i in range(10)]
+    assert Superbloom().config_for(Corpus.from_sequences([names] * 9, targets=[targets] * 9)).alpha == 3
     with pytest.raises(InputError, match="alpha=3 leaves 1 bucket, .* the largest alpha that works is 2"):
         Superbloom(alpha=3).fit(corpus, steps=1, quiet=True)
 

@@ -37,21 +37,30 @@ class Superbloom:
         _check_known(options, known)
         shape = {} if preset is None else {name: getattr(PRESETS[preset].config, name) for name in known}
         self.options = shape | options
+        self.train_options = {} if preset is None else PRESETS[preset].training
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None
         self._predictor: Predictor | None = None
 
+    def __repr__(self) -> str:
+        if self._model is None:
+            return f"Superbloom({', '.join(f'{name}={value!r}' for name, value in self.options.items())}), not fitted"
+        config = self._model.config
+        return f"Superbloom({config.num_ids:,} names, alpha={config.alpha}, {self.training.get('steps')} steps)"
+
     def config_for(self, corpus: Corpus) -> ModelConfig:
         """The model these options describe for this corpus; alpha, unless given, shrinks to fit a small one."""
+        if not isinstance(corpus, Corpus):
+            raise InputError(f"a {type(corpus).__name__} given; give a Corpus, e.g. Corpus.from_sequences(rows)")
         options = dict(self.options)
         targets = corpus.target_vocab
         if targets is not None:
-            options |= {"num_target_ids": len(targets), "tied": False}
+            options = {"tied": False} | options | {"num_target_ids": len(targets)}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
         if "alpha" not in options:
-            smallest = min(corpus.num_ids, len(targets or corpus.vocab))
-            config = replace(config, alpha=min(config.alpha, max_alpha(smallest, config.num_hashes)))
+            sizes = {corpus.num_ids, len(targets or corpus.vocab)}
+            config = replace(config, alpha=min(config.alpha, *(max_alpha(n, config.num_hashes) for n in sizes)))
         check_sizes(corpus.num_ids, config.num_hashes, config.alpha)
         if targets is not None:
             check_sizes(len(targets), config.num_hashes, config.target_alpha or config.alpha)
@@ -72,11 +81,12 @@ class Superbloom:
         """
         import torch
 
-        from superbloom.train import fit
+        from superbloom.train import fit, start_from_frequencies
 
-        config = train_config(**options)
+        config = train_config(**self.train_options | options)
         torch.manual_seed(config.seed)
         model = Model.create(self.config_for(corpus), corpus.vocab, corpus.target_vocab)
+        start_from_frequencies(model, corpus)
         outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
         self._use(model)
         self.metrics = {"history": outcome.pop("history")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect as introspection
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
@@ -16,7 +17,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from superbloom.config import ModelConfig, TrainConfig
+from superbloom import __version__
+from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.errors import InputError
 
 app = typer.Typer(
@@ -48,16 +50,15 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{place}; nothing half-written is left behind")
-    except MemoryError:
+        _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
         _fail("out of memory; lower --batch-size, --logits-mb or --dim, or raise --alpha")
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        sys.exit(130)
 
 
 def _fail(message: str) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(f"error: {' '.join(message.splitlines())}", err=True)
     sys.exit(2)
 
 
@@ -85,6 +86,19 @@ def _options_of(*configs: type) -> Callable[[Callable[..., None]], Callable[...,
         return command
 
     return decorate
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"superbloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -130,9 +144,12 @@ def prepare_wikipedia(
 
 @prepare.command("sequences")
 def prepare_sequences(
-    files: Annotated[list[str], typer.Argument(help="Text, one tab-separated sequence a line; .gz .xz .zst .bz2 too.")],
+    files: Annotated[list[str], typer.Argument(help="Text, one sequence a line; .gz .xz .zst .bz2 too; - is stdin.")],
     out: Out,
-    keyed: Annotated[bool, typer.Option("--keyed", help="The first field of a line names the row.")] = False,
+    sep: Annotated[str, typer.Option(help="What stands between two names: ' ', ',' … (default: a tab)")] = "\t",
+    keyed: Annotated[
+        bool, typer.Option("--keyed", help="The first field names the row (a user, a page); it is no element of it.")
+    ] = False,
     max_names: Annotated[int | None, typer.Option(help="Keep only the most frequent names.")] = None,
     min_count: MinCount = 1,
     json_: Json = False,
@@ -142,7 +159,7 @@ def prepare_sequences(
     from superbloom.prepare.sequences import prepare_sequences as run
 
     check_replaceable(out, "corpus")
-    _finish_prepare(run(files, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
+    _finish_prepare(run(files, sep=sep, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
 
 
 @app.command()
@@ -150,23 +167,27 @@ def prepare_sequences(
 def train(
     corpus: CorpusFolder,
     out: Out,
-    preset: Annotated[str | None, typer.Option(help="Start from a model of the paper's tables.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from a model of the paper: {', '.join(PRESETS)}.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run of the same --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew over an interrupted run.")] = False,
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """Train a model; its checkpoint and logs are kept beside it, in OUT.run."""
+    """Train a model, for five minutes unless told otherwise; checkpoint and logs are kept beside it, in OUT.run."""
     from superbloom.report import command
     from superbloom.run import train as run
 
-    result = run(corpus, out, preset, resume, {name: value for name, value in options.items() if value is not None})
+    result = run(
+        corpus, out, preset, resume, overwrite, {name: value for name, value in options.items() if value is not None}
+    )
     if json_:
         _print_json(result)
     elif result["interrupted"]:
-        typer.echo(f"stopped at step {result['steps']:,}; go on with: {command()} train {corpus} --out {out} --resume")
+        typer.echo(f"stopped at step {result['steps']:,}; the model so far is in {out}. Go on with:")
+        typer.echo(f"  {command()} train {q(corpus)} --out {q(out)} --resume")
     else:
         typer.echo(f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}. Next:")
-        typer.echo(f'  {command()} evaluate {out} {corpus}\n  {command()} predict {out} NAME… "[MASK]"')
+        typer.echo(f'  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} predict {q(out)} NAME… "[MASK]"')
 
 
 @app.command()
@@ -176,6 +197,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     beam: Beam = None,
     max_rounds: MaxRounds = None,
+    rows: Annotated[int | None, typer.Option(help="Use only so many rows of the split.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Which element of each row is hidden.")] = 0,
     yardsticks: Annotated[bool, typer.Option(help="Compare with popularity and co-occurrence.")] = True,
     out: Annotated[
@@ -186,7 +208,9 @@ def evaluate(
     """rec@1/10/20 on held-out rows (Sec. 3.1), beside popularity and co-occurrence."""
     from superbloom.run import evaluate as run
 
-    figures = run(model, corpus, out, split=split, beam=beam, max_rounds=max_rounds, seed=seed, yardsticks=yardsticks)
+    figures = run(
+        model, corpus, out, split=split, rows=rows, beam=beam, max_rounds=max_rounds, seed=seed, yardsticks=yardsticks
+    )
     if json_:
         _print_json(figures)
         return
@@ -206,7 +230,10 @@ def evaluate(
 @app.command()
 def predict(
     model: ModelFolder,
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict, put at the end if left out."),
+    ],
     k: Annotated[int, typer.Option("-k", help="How many names.")] = 10,
     beam: Beam = None,
     max_rounds: MaxRounds = None,
@@ -217,9 +244,10 @@ def predict(
     json_: Json = False,
 ) -> None:
     """The most likely names for each [MASK] of a context, with the certificate."""
-    from superbloom.api import Superbloom
+    from superbloom.predict import Predictor
+    from superbloom.store import load
 
-    predictor = Superbloom.from_pretrained(model).predictor
+    predictor = Predictor(load(model).model)
     found = predictor.predict(names, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude or ())
     if json_:
         _print_json({"context": names, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
@@ -229,10 +257,13 @@ def predict(
             typer.echo(f"[MASK] {number}")
         for rank, prediction in enumerate(predictions, 1):
             typer.echo(f"{rank:4d}  {prediction.score:8.3f}  {printable(prediction.name)}")
-        proof = (
-            "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
-        )
-        typer.echo(f"      ({proof})")
+        typer.echo(f"      ({_proof(predictions)})")
+
+
+def _proof(predictions: list[Any]) -> str:
+    if not predictions:
+        return "every name was excluded"
+    return "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
 
 
 @app.command()
@@ -261,7 +292,7 @@ def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
         return
     for name, value in counts.items():
         typer.echo(f"{value:12,}  {name}")
-    typer.echo(f"The corpus is in {out}. Next:\n  {command()} train {out} --out {out}-model --minutes 5")
+    typer.echo(f"The corpus is in {out}. Next:\n  {command()} train {q(out)} --out {q(f'{out}-model')} --minutes 5")
 
 
 def _notice(line: str) -> None:
@@ -282,6 +313,11 @@ def _print_tree(found: dict[str, Any], indent: str = "") -> None:
         else:
             shown = f"{value:,}" if type(value) is int else printable(str(value))
             typer.echo(f"{indent}{name}: {shown}")
+
+
+def q(path: Path | str) -> str:
+    """A path as one can paste it into a shell."""
+    return shlex.quote(str(path))
 
 
 def printable(name: str) -> str:

@@ -5,6 +5,7 @@ Every default lives here and nowhere else. A config that cannot work is refused 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ class ModelConfig:
                 faults.append(f"{name}={getattr(self, name)!r}: {kinds[kind]} is allowed")
         if self._low("num_special", 4):
             faults.append(f"num_special={self.num_special}: 4 or more is allowed")
-        if not 0 <= self.dropout < 1:
+        if not _number(self.dropout) or not 0 <= self.dropout < 1:
             faults.append(f"dropout={self.dropout}: from 0 to below 1 is allowed")
         for name, allowed in (("norm", ("pre", "post")), ("softmax", ("per-hash", "joint"))):
             if getattr(self, name) not in allowed:
@@ -126,9 +127,15 @@ class TrainConfig:
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 faults.append(f"{name}={getattr(self, name)}: 1 or more is allowed")
         for name in ("learning_rate", "clip", *(("minutes",) if self.minutes is not None else ())):
-            if not 0 < getattr(self, name) < float("inf"):
+            if not _number(getattr(self, name)) or not 0 < getattr(self, name) < math.inf:
                 faults.append(f"{name}={getattr(self, name)}: more than 0 is allowed")
-        if not 0 < self.mask_share < 1:
+        if self.minutes is not None and self.minutes > 1e6:
+            faults.append(f"minutes={self.minutes}: up to a million is allowed")
+        if not _number(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
+            faults.append(f"weight_decay={self.weight_decay}: from 0 is allowed")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            faults.append(f"seed={self.seed}: 0 to 2^63 − 1 is allowed")
+        if not _number(self.mask_share) or not 0 < self.mask_share < 1:
             faults.append(f"mask_share={self.mask_share}: between 0 and 1 is allowed")
         choices = (
             ("precision", ("fp32", "bf16")),
@@ -141,6 +148,18 @@ class TrainConfig:
         if faults:
             raise InputError("; ".join(faults))
 
+    def check_with(self, model: ModelConfig) -> None:
+        """Raise InputError if this training does not suit a model."""
+        if self.loss == "sampled" and model.num_hashes > 1:
+            raise InputError(
+                f"loss='sampled' with num_hashes={model.num_hashes}: sampling is the unhashed baseline's; "
+                "use loss='full' or num_hashes=1, alpha=1"
+            )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -149,13 +168,16 @@ class Preset:
     table: int
     printed: str
     config: ModelConfig
+    training: dict[str, Any] = field(default_factory=dict)
 
     @property
     def printed_parameters(self) -> float:
         return float(self.printed[:-1]) * {"M": 2**20, "G": 2**30}[self.printed[-1]]
 
 
-# Sec. 3.2 and 4: Adam at these learning rates with inverse-square-root decay; batches of 1024 and 4096.
+# Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
+_FULL = {"learning_rate": 1e-4, "batch_size": 1024}
+_TOP = {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889
 TOP_IDS = 500_000
 TEXT_IDS = 1_000_000
@@ -186,14 +208,16 @@ def _text(alpha: int, dim: int, heads: int, ffn_dim: int, layers: int) -> ModelC
 
 
 PRESETS = {
-    "baseline": Preset(1, "248M", _paper(WIKIPEDIA_IDS, 1, 48, 4, 1024, 12)),
-    "sampled-softmax": Preset(1, "2.6G", _paper(WIKIPEDIA_IDS, 1, 512, 8, 2048, 12)),
-    "superbloom": Preset(1, "229M", _paper(WIKIPEDIA_IDS, 50, 768, 12, 3072, 12)),
-    "baseline-l1": Preset(3, "123M", _paper(TOP_IDS, 1, 256, 1, 1024, 1)),
-    "baseline-l12": Preset(3, "132M", _paper(TOP_IDS, 1, 256, 8, 1024, 12)),
-    "superbloom-d256l1": Preset(3, "13M", _paper(TOP_IDS, 20, 256, 1, 1024, 1)),
-    "superbloom-d384l1": Preset(3, "21M", _paper(TOP_IDS, 20, 384, 1, 1536, 1)),
-    "superbloom-d256l12": Preset(3, "21M", _paper(TOP_IDS, 20, 256, 8, 1024, 12)),
+    "baseline": Preset(1, "248M", _paper(WIKIPEDIA_IDS, 1, 48, 4, 1024, 12), _FULL),
+    "sampled-softmax": Preset(
+        1, "2.6G", _paper(WIKIPEDIA_IDS, 1, 512, 8, 2048, 12), _FULL | {"loss": "sampled", "samples": 131_072}
+    ),
+    "superbloom": Preset(1, "229M", _paper(WIKIPEDIA_IDS, 50, 768, 12, 3072, 12), _FULL),
+    "baseline-l1": Preset(3, "123M", _paper(TOP_IDS, 1, 256, 1, 1024, 1), _TOP),
+    "baseline-l12": Preset(3, "132M", _paper(TOP_IDS, 1, 256, 8, 1024, 12), _TOP),
+    "superbloom-d256l1": Preset(3, "13M", _paper(TOP_IDS, 20, 256, 1, 1024, 1), _TOP),
+    "superbloom-d384l1": Preset(3, "21M", _paper(TOP_IDS, 20, 384, 1, 1536, 1), _TOP),
+    "superbloom-d256l12": Preset(3, "21M", _paper(TOP_IDS, 20, 256, 8, 1024, 12), _TOP),
     "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12)),
     "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12)),
     "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12)),

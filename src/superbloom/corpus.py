@@ -149,6 +149,9 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.splits)
 
+    def __repr__(self) -> str:
+        return f"Corpus({len(self):,} rows, {self.num_ids:,} names)"
+
     def row(self, number: int) -> np.ndarray:
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 

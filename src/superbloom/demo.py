@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from superbloom.api import Superbloom
+from superbloom.api import Superbloom, train_config
 from superbloom.folder import check_replaceable
 from superbloom.predict import MASK_TEXT
 from superbloom.prepare.bundled import bundled_corpus
@@ -28,6 +28,7 @@ def demo(out: Path, minutes: float) -> None:
     model_folder, corpus_folder = out / "model", out / "corpus"
     check_replaceable(model_folder, "model")
     check_replaceable(corpus_folder, "corpus")
+    train_config(minutes=minutes)
     corpus = bundled_corpus()
     corpus.save(corpus_folder)
     counts = corpus.counts()
@@ -57,5 +58,6 @@ def demo(out: Path, minutes: float) -> None:
             f"  {command()} inspect {model_folder} Denmark\n"
             f"  {command()} evaluate {model_folder} {corpus_folder} --out {out / 'report'}\n"
             f"  {command()} train {corpus_folder} --out {out / 'better'} --minutes 30"
-        )
+        ),
+        soft_wrap=True,
     )

@@ -18,7 +18,7 @@ from superbloom.batches import segments
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
-from superbloom.predict import CHUNK, Predictor
+from superbloom.predict import Predictor
 
 KS = (1, 10, 20)
 DECILES = 10
@@ -34,6 +34,8 @@ class HeldOut:
 
     @classmethod
     def of(cls, corpus: Corpus, split: str, seq_len: int, *, seed: int = 0, limit: int | None = None) -> HeldOut:
+        if not 0 <= seed < 2**63:
+            raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
         rows = corpus.rows(split)[:limit]
         if not len(rows):
             raise InputError(
@@ -57,7 +59,7 @@ def ranks(
     predictor: Predictor,
     held_out: HeldOut,
     *,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     beam: int | None = None,
     max_rounds: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
@@ -65,6 +67,7 @@ def ranks(
     """Rank of each hidden id (0 is best, max(KS) if beyond), whether its answer is certified, token hits (rows, m)."""
     model, deepest = predictor.model, max(KS)
     found, certified, tokens = [], [], []
+    chunk = chunk or predictor.chunk
     for start in range(0, len(held_out), chunk):
         part = slice(start, start + chunk)
         ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
@@ -96,12 +99,13 @@ def evaluate(
     seed: int = 0,
     beam: int | None = None,
     max_rounds: int | None = None,
+    rows: int | None = None,
     yardsticks: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON."""
     check_vocabulary(predictor, corpus)
-    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed)
+    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
     rank, certified, tokens = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, progress=progress)
     figures = {
         "split": split,
@@ -112,10 +116,11 @@ def evaluate(
         "deciles": deciles(rank, corpus.id_counts("train")[held_out.targets]),
     }
     if yardsticks:
-        from superbloom.yardsticks import cooccurrence, popularity
+        from superbloom.yardsticks import cooccurrence, popularity, repetition
 
         figures["yardsticks"] = {
             "popularity": recall(popularity(corpus, held_out, max(KS))),
+            "repetition": recall(repetition(held_out, max(KS))),
             "co-occurrence": recall(cooccurrence(corpus, held_out, max(KS))),
         }
     return figures

@@ -64,6 +64,8 @@ def check_replaceable(path: Path, kind: str) -> None:
 
 
 def _check_replaceable(path: Path, kind: str) -> None:
+    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise InputError(f"{path} is the current folder or one above it; name a folder to make in it")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     try:
@@ -118,7 +120,15 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
     manifest = path / MANIFESTS[kind]
     if not manifest.is_file():
         other = next((k for k, name in MANIFESTS.items() if (path / name).is_file()), None)
-        found = f"is a {other} folder" if other else "has none" if path.is_dir() else "does not exist"
+        found = (
+            f"is a {other} folder"
+            if other
+            else "has none"
+            if path.is_dir()
+            else "is a file"
+            if path.exists()
+            else "does not exist"
+        )
         raise InputError(f"a {kind} folder holds {manifest.name}; {path} {found}")
     content = read_json(manifest)
     format_, version = content.get("format"), content.get("version")

@@ -96,13 +96,14 @@ def _sampled_piece(
 class Sampler:
     """A proposal distribution over tokens; seeded by the caller, so that a step can be repeated.
 
-    log-uniform: P(t) = log((t + 2) / (t + 1)) / log(tokens + 1), Zipf's law for tokens in order of frequency.
+    log-uniform: P = log((r + 2) / (r + 1)) / log(tokens + 1) for the r-th most frequent token, Zipf's law.
     empirical: proportional to (count + 1) ** 0.75, as word2vec does.
     """
 
     def __init__(self, proposal: str, counts: np.ndarray, samples: int) -> None:
         tokens = len(counts)
-        rank = np.arange(tokens, dtype=np.float64)
+        rank = np.empty(tokens)
+        rank[np.argsort(-counts, kind="stable")] = np.arange(tokens)
         weights = {"log-uniform": np.log1p(1 / (rank + 1)), "empirical": (counts + 1.0) ** 0.75}[proposal]
         self.samples = min(samples, tokens)
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))

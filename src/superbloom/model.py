@@ -176,5 +176,10 @@ class Model:
 
     @torch.inference_mode()
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Token log-probabilities at each place, (batch · p, m, buckets)."""
-        return self.network.log_probs(self.encode(ids, places).flatten(0, 1))
+        """Token log-probabilities at each place, (batch · p, m, buckets), without dropout."""
+        training = self.network.training
+        self.network.eval()
+        try:
+            return self.network.log_probs(self.encode(ids, places).flatten(0, 1))
+        finally:
+            self.network.train(training)

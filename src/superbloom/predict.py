@@ -18,7 +18,8 @@ from superbloom.search import Combine, TopK, top_k
 
 MASK = Special.MASK
 MASK_TEXT = "[MASK]"
-# Queries scored together when many are ranked: one matmul reads the output embedding once for all of them.
+# Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
+CHUNK_BYTES = 128 * 2**20
 CHUNK = 256
 
 
@@ -38,7 +39,6 @@ class Predictor:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._bloom = model.target_bloom
-        model.network.eval()
 
     def predict(
         self,
@@ -51,9 +51,12 @@ class Predictor:
         exclude: Sequence[str] = (),
     ) -> list[list[Prediction]]:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element."""
+        if isinstance(exclude, str):
+            raise InputError(f"the text {exclude!r} given as exclude; give a list of names")
         ids = self._ids(context)
         if Special.MASK not in ids:
             ids.append(Special.MASK)
+        k = min(k, len(self.model.target_vocab))  # more are not there
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
@@ -63,6 +66,12 @@ class Predictor:
         log_probs = self.model.log_probs(torch.tensor([ids]), torch.tensor([places]))
         found = self.search(log_probs, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude_ids)
         return [self._predictions(found, row) for row in range(len(places))]
+
+    @property
+    def chunk(self) -> int:
+        """How many queries to rank together: one matmul reads the output embedding once for all of them."""
+        config = self.model.config
+        return max(1, min(CHUNK, CHUNK_BYTES // (4 * config.num_hashes * config.output_buckets)))
 
     def search(
         self,

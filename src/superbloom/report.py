@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.table import Table
 
 
 def recall_table(figures: dict[str, Any]) -> Table:
-    """rec@k of the model beside the yardsticks, with 95 % intervals."""
+    """rec@k of the model beside the yardsticks, with 95 % intervals in brackets."""
     title = f"{figures['rows']:,} {figures['split']} rows, one hidden element each"
     table = Table(title=title, title_justify="left", title_style="")
     ks = list(figures["recall"])
@@ -22,8 +23,8 @@ def recall_table(figures: dict[str, Any]) -> Table:
     return table
 
 
-def plot_deciles(figures: dict[str, Any], path: Path) -> None:
-    """rec@1 by label frequency, the most frequent labels first, as Figure 3 of the paper."""
+def plot_deciles(figures: dict[str, Any]) -> bytes:
+    """rec@1 by label frequency, the most frequent labels first, as Figure 3 of the paper: a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -38,8 +39,10 @@ def plot_deciles(figures: dict[str, Any], path: Path) -> None:
     axes.set_title(f"Recall by label frequency, {figures['rows']:,} {figures['split']} rows", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=150, format="png")
     pyplot.close(figure)
+    return image.getvalue()
 
 
 def command() -> str:
@@ -50,4 +53,4 @@ def command() -> str:
 
 
 def _cell(share: dict[str, float]) -> str:
-    return f"{share['value']:.3f} ± {(share['high'] - share['low']) / 2:.3f}"
+    return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"

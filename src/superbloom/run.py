@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
-from superbloom.folder import MANIFESTS, check_replaceable, read_folder, write_atomically
+from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
 from superbloom.model import Model
 from superbloom.predict import Predictor
 from superbloom.progress import counting
@@ -23,8 +24,13 @@ RUN_FILE = "run.json"
 MATES_SHOWN = 8
 
 
-def train(corpus_folder: Path, out: Path, preset: str | None, resume: bool, options: dict[str, Any]) -> dict[str, Any]:
+def train(
+    corpus_folder: Path, out: Path, preset: str | None, resume: bool, overwrite: bool, options: dict[str, Any]
+) -> dict[str, Any]:
     """Train on a corpus folder into a model folder; interrupted, the run folder beside it is enough to go on."""
+    from superbloom.train import CHECKPOINT
+
+    out = out.resolve()
     check_replaceable(out, "model")
     corpus = Corpus.open(corpus_folder)
     run = out.with_name(out.name + ".run")
@@ -39,12 +45,18 @@ def train(corpus_folder: Path, out: Path, preset: str | None, resume: bool, opti
         settings = _resumed(run / RUN_FILE, settings)
     superbloom = Superbloom(settings["preset"], **settings["model"])
     # Refuse what cannot work before anything is written.
-    superbloom.config_for(corpus)
-    train_config(**settings["train"])
+    model_config = superbloom.config_for(corpus)
+    train_config(**superbloom.train_options | settings["train"]).check_with(model_config)
+    if not resume and (run / RUN_FILE).is_file():
+        if (run / CHECKPOINT).is_file() and not overwrite and not read_json(run / RUN_FILE).get("finished"):
+            raise InputError(f"{run} holds an interrupted run; --resume goes on with it, --overwrite starts anew")
+        shutil.rmtree(run)  # an earlier run's checkpoint is not this one's
     run.mkdir(parents=True, exist_ok=True)
     write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
     superbloom.fit(corpus, run=run, resume=resume, **settings["train"])
     superbloom.save_pretrained(out)
+    if not superbloom.training["interrupted"]:
+        write_atomically(run / RUN_FILE, json.dumps(settings | {"finished": True}, indent=2).encode())
     result: dict[str, Any] = {
         "model": str(out),
         "run": str(run),
@@ -59,7 +71,9 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """The settings of the interrupted run, with the training options given now on top."""
     if not path.is_file():
         raise InputError(f"there is no {path} of an earlier run to go on from; train without --resume")
-    stored: dict[str, Any] = json.loads(path.read_text())
+    stored = read_json(path)
+    if not all(type(stored.get(name)) is kind for name, kind in (("model", dict), ("train", dict), ("corpus", str))):
+        raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
     if not asked["model"].items() <= stored["model"].items() or asked["preset"] not in (None, stored["preset"]):
         began, given = (f"{settings['preset'] or ''} {settings['model']}" for settings in (stored, asked))
         raise InputError(f"the run began with {began}, but {given} was given; leave these options out with --resume")
@@ -72,13 +86,13 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     kept = {
         name: value for name, value in stored["train"].items() if not (name in length and length & set(asked["train"]))
     }
-    return stored | {"train": kept | asked["train"]}
+    return stored | {"train": kept | asked["train"], "finished": False}
 
 
 def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **options: Any) -> dict[str, Any]:
     """The figures of a model on a corpus; with `out`, also as JSON and a plot there."""
-    if out is not None and any((out / manifest).exists() for manifest in MANIFESTS.values()):
-        raise InputError(f"{out} is a corpus or model folder; choose another --out for the report")
+    if out is not None and (out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values())):
+        raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
     predictor = Predictor(store.load(model_folder).model)
     corpus = Corpus.open(corpus_folder)
     with counting("evaluating", len(corpus.rows(options["split"]))) as progress:
@@ -86,14 +100,14 @@ def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **option
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
-        plot_deciles(figures, out / "deciles.png")
+        write_atomically(out / "deciles.png", plot_deciles(figures))
     return figures
 
 
 def inspect(folder: Path, names: list[str]) -> dict[str, Any]:
     """What a corpus or model folder holds, and what it knows of some names."""
     kind = next((kind for kind, manifest in MANIFESTS.items() if (folder / manifest).is_file()), "corpus")
-    manifest = read_folder(folder, kind)
+    manifest = read_folder(folder, kind, verify=False)  # what is opened below is verified there
     if kind == "corpus":
         corpus = Corpus.open(folder)
         if not names:
@@ -104,11 +118,12 @@ def inspect(folder: Path, names: list[str]) -> dict[str, Any]:
         return {name: _digest_facts(model, name) for name in names}
     facts = {name: manifest[name] for name in ("format", "version", "model")}
     measured = metrics.get("test")
+    recall = measured.get("recall", {}) if isinstance(measured, dict) else {}
     return facts | {
         "parameters": model.network.num_parameters(),
         "tokens": model.config.num_tokens,
         "steps": training.get("steps"),
-        "test recall": measured.get("recall", {}) if isinstance(measured, dict) else {},
+        **({"test recall": recall} if recall else {}),
     }
 
 

@@ -72,7 +72,7 @@ def top_k(
     scorer = _Scorer(log_probs, bloom, combine, exclude)
     width = k if beam is None else beam
     for name, value in (("k", k), ("beam", width), ("max_rounds", 1 if max_rounds is None else max_rounds)):
-        if value < 1:
+        if not isinstance(value, int) or value < 1:
             raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")
     batch, m, num_buckets = log_probs.shape
     device = log_probs.device
@@ -136,6 +136,11 @@ class _Scorer:
         # subtle: +0.0 turns −0.0 into 0.0; float32 because its bits make half of a key
         self.log_probs = log_probs.float() + 0.0
         self.bloom = bloom.to(log_probs.device)
+        if exclude is not None and (exclude.dim() != 2 or len(exclude) != len(log_probs)):
+            raise InputError(
+                f"exclude of shape {tuple(exclude.shape)} given; a row of ids for each of the {len(log_probs)} queries "
+                "is needed, −1 fills"
+            )
         self.exclude = None if exclude is None else torch.sort(exclude.to(log_probs.device).long(), dim=1).values
 
     def exhaustive_is_cheaper(self, width: int) -> bool:

@@ -185,10 +185,11 @@ def model_card(model: Model, name: str, metrics: dict[str, Any]) -> str:
         f"# {name}\n",
         f"A Superbloom over {config.num_ids:,} names: {config.num_hashes} hash(es), alpha={config.alpha}, "
         f"d={config.dim}, {config.layers} layer(s), {model.network.num_parameters():,} parameters.\n",
-        "| measured on held-out rows | rec@1 | rec@10 | rec@20 |\n|---|---|---|---|",
     ]
     test = metrics.get("test", {})
     rows = {"this model": test.get("recall", {})} | test.get("yardsticks", {})
+    if rows["this model"]:
+        lines.append("| measured on held-out rows | rec@1 | rec@10 | rec@20 |\n|---|---|---|---|")
     lines += [
         f"| {row} | " + " | ".join(f"{v['value']:.3f}" for v in recall.values()) + " |"
         for row, recall in rows.items()

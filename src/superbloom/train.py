@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -22,7 +23,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -39,6 +40,7 @@ from superbloom.predict import Predictor
 from superbloom.progress import TrainingProgress
 
 CHECKPOINT = "checkpoint.ckpt"
+LOG_EVERY = 25  # steps between two entries of the logs
 
 
 def fit(
@@ -55,8 +57,8 @@ def fit(
     run is where checkpoint and logs are kept (nowhere if None); resume goes on from the checkpoint there.
     """
     check_vocabulary(Predictor(model), corpus)
+    config.check_with(model.config)
     checkpoint = _checkpoint_path(run, resume)
-    start_from_frequencies(model, corpus)
     training = Training(model, corpus, config)
     progress = TrainingProgress(config, quiet)
     watch = Watch(model, corpus, config, progress)
@@ -72,17 +74,15 @@ def fit(
             max_time=None if config.minutes is None else timedelta(minutes=config.minutes),
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
             gradient_clip_val=config.clip,
-            logger=[]
-            if run is None
-            else [CSVLogger(run, name="", version="csv"), TensorBoardLogger(run, name="", version="tensorboard")],
+            logger=[] if run is None else _loggers(run),
             callbacks=callbacks,
             plugins=[AtomicCheckpoints()],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            log_every_n_steps=25,
         )
         with stop_on_interrupt(trainer) as interrupted, progress:
+            model.network.train()  # Lightning keeps the mode it finds
             trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
         if run is not None:
             trainer.save_checkpoint(run / CHECKPOINT)
@@ -142,7 +142,6 @@ class Training(L.LightningModule):
                 f"the loss became {loss.item()} at step {self.global_step}; lower learning_rate="
                 f"{self.config.learning_rate} and go on from the last checkpoint with --resume"
             )
-        self.log("loss", loss, batch_size=1)
         return loss
 
     def loss(self, y: Tensor, targets: Tensor) -> Tensor:
@@ -164,6 +163,16 @@ class Training(L.LightningModule):
             total = sampled_softmax_loss(y, weight, bias, tokens, self.sampler, self.config.logits_mb, seed)
         return total / tokens.numel()
 
+    def on_train_start(self) -> None:
+        """After a resume: the options given now hold, not those the checkpoint carries."""
+        for group in self.trainer.optimizers[0].param_groups:
+            group["initial_lr"], group["weight_decay"] = self.config.learning_rate, self.config.weight_decay
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        scheduler.base_lrs = [self.config.learning_rate]
+        scale = inverse_root(self.trainer.global_step, self.config.warmup)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = self.config.learning_rate * scale
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(
             self.network.parameters(),
@@ -176,11 +185,6 @@ class Training(L.LightningModule):
 
     def _token_counts(self) -> np.ndarray:
         """How often each output token of a group is a target."""
-        if self.model.config.num_hashes > 1:
-            raise InputError(
-                f"loss='sampled' with num_hashes={self.model.config.num_hashes}: sampling is the unhashed baseline's; "
-                "use loss='full' or num_hashes=1, alpha=1"
-            )
         by_bucket: np.ndarray = self.corpus.id_counts("train")[self.model.target_bloom.order[0].numpy()]
         return by_bucket
 
@@ -200,36 +204,54 @@ def _mix(*numbers: int) -> int:
 
 
 class Watch(L.Callback):
-    """Validation recall during training, and the progress bar."""
+    """Validation recall during training, logs, and the progress bar."""
 
     def __init__(self, model: Model, corpus: Corpus, config: TrainConfig, progress: TrainingProgress) -> None:
         self.predictor, self.config, self.progress = Predictor(model), config, progress
         self.history: list[dict[str, float]] = []
-        self.earlier = self.seconds = 0.0
+        self.earlier = self.seconds = self.validated = 0.0
         split = "valid" if len(corpus.rows("valid")) else None
         self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, limit=config.valid_rows)
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.started = time.monotonic()
+        self.validated = self.seconds
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        step = trainer.global_step
+        step, loss = trainer.global_step, float(outputs["loss"])
         self.seconds = self.earlier + time.monotonic() - self.started
-        if step % self.config.valid_every == 0 and self.held_out:
-            pl_module.eval()
-            rank = ranks(self.predictor, self.held_out)[0]
-            pl_module.train()
-            entry = {"step": step, "seconds": round(self.seconds, 1), "recall_at_10": float((rank < 10).mean())}
-            self.history.append(entry)
-            pl_module.log("valid recall_at_10", entry["recall_at_10"], batch_size=1)
+        # A run of so many minutes also validates after each tenth of them: its steps may be few.
+        due = self.config.minutes is not None and self.seconds - self.validated >= 6 * self.config.minutes
+        if step % self.config.valid_every == 0 or due:
+            self._validate(trainer)
+        if step % LOG_EVERY == 0:
+            rate = trainer.optimizers[0].param_groups[0]["lr"]
+            self._log(trainer, {"loss": loss, "learning_rate": rate})
         valid = self.history[-1]["recall_at_10"] if self.history else None
-        self.progress.update(step, self.seconds, float(outputs["loss"]), valid)
+        self.progress.update(step, self.seconds, loss, valid)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self.history or self.history[-1]["step"] != trainer.global_step:
+            self._validate(trainer)
+
+    def _validate(self, trainer: L.Trainer) -> None:
+        self.validated = self.seconds
+        if self.held_out:
+            recall = float((ranks(self.predictor, self.held_out)[0] < 10).mean())
+            entry = {"step": trainer.global_step, "seconds": round(self.seconds, 1), "recall_at_10": recall}
+            self.history.append(entry)
+            self._log(trainer, {"valid/recall_at_10": recall})
+
+    def _log(self, trainer: L.Trainer, figures: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(figures, trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self.history, "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.history, self.earlier = state_dict["history"], state_dict["seconds"]
+        self.history = state_dict["history"]
+        self.seconds = self.earlier = state_dict["seconds"]
 
 
 class Saving(L.Callback):
@@ -286,6 +308,7 @@ def stop_on_interrupt(trainer: L.Trainer) -> Iterator[threading.Event]:
 
     def handle(*_: Any) -> None:
         signal.signal(signal.SIGINT, previous)
+        sys.stderr.write("\nstopping after this step; Ctrl-C again ends at once, without saving\n")
         interrupted.set()
         trainer.should_stop = True
 
@@ -312,6 +335,16 @@ def _quiet_lightning() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+def _loggers(run: Path) -> list[Logger]:
+    """A CSV log and TensorBoard events; a resumed run gets files of its own, since both would begin anew."""
+    parts = len(list(run.glob("csv*")))
+    suffix = f"-{parts + 1}" if parts else ""
+    return [
+        CSVLogger(run, name="", version=f"csv{suffix}"),
+        TensorBoardLogger(run, name="", version=f"tensorboard{suffix}"),
+    ]
 
 
 def _checkpoint_path(run: Path | None, resume: bool) -> Path | None:

@@ -1,6 +1,6 @@
-"""What a model has to beat: popularity, and neighbours by co-occurrence. No learning in either.
+"""What a model has to beat: popularity, repetition of the context, neighbours by co-occurrence. None of them learns.
 
-Both return the rank of each hidden id as evaluate.ranks does, counted on training rows alone.
+All return the rank of each hidden id as evaluate.ranks does, counts being those of training rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ PAIRS_AT_ONCE = 8_000_000
 
 def popularity(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
     """The most frequent ids, whatever the context."""
-    best = np.argsort(-corpus.id_counts("train"), kind="stable")[:deepest]
-    rank = np.full(corpus.id_counts("train").size, deepest)
+    counts = corpus.id_counts("train")
+    best = np.argsort(-counts, kind="stable")[:deepest]
+    rank = np.full(len(counts), deepest)
     rank[best] = np.arange(len(best))
     return rank[held_out.targets]
+
+
+def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
+    """What the context itself holds, most often first: pages link to the same page more than once."""
+    ranks = []
+    for context, target in zip(held_out.ids, held_out.targets, strict=True):
+        ids, counts = np.unique(context[context >= 0], return_counts=True)
+        own = counts[ids == target]
+        ahead = ((counts > own) | ((counts == own) & (ids < target))).sum() if len(own) else deepest
+        ranks.append(min(int(ahead), deepest))
+    return np.array(ranks)
 
 
 def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:

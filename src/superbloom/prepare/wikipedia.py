@@ -112,6 +112,8 @@ def read_wikipedia(
                 table.add(page)
     if table.repeated and notice:
         notice(f"pages left out because an earlier one has the same title: {table.repeated:,}")
+    if notice and not open and table.links and (lost := table.missing()) > 0.5:
+        notice(f"{lost:.1%} of the links lead to pages that are not in these files; --open keeps them")
     yield from table.rows(open, keep_repeats)
 
 
@@ -158,6 +160,11 @@ class LinkTable:
             self.articles.append(number)
             self.links.extend(targets)
             self.ends.append(len(self.links))
+
+    def missing(self) -> float:
+        """The share of links that end at no page of the files."""
+        ends_at = follow_redirects(self.leads_to, False)
+        return sum(ends_at[link] < 0 for link in self.links) / len(self.links)
 
     def rows(self, open: bool, keep_repeats: bool) -> Iterator[tuple[str, list[str]]]:
         """Yield each article with the names its links end at, without links to itself (Sec. 3.1: "other")."""
