@@ -71,7 +71,7 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """The settings of the interrupted run, with the training options given now on top."""
     if not path.is_file():
         raise InputError(f"there is no {path} of an earlier run to go on from; train without --resume")
-    stored = read_json(path)
+    stored = {"preset": None} | read_json(path)
     if not all(type(stored.get(name)) is kind for name, kind in (("model", dict), ("train", dict), ("corpus", str))):
         raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
     if not asked["model"].items() <= stored["model"].items() or asked["preset"] not in (None, stored["preset"]):
@@ -95,7 +95,8 @@ def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **option
         raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
     predictor = Predictor(store.load(model_folder).model)
     corpus = Corpus.open(corpus_folder)
-    with counting("evaluating", len(corpus.rows(options["split"]))) as progress:
+    rows = len(corpus.rows(options["split"]))
+    with counting("evaluating", min(rows, options["rows"] or rows)) as progress:
         figures = measure(predictor, corpus, progress=progress, **options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
