@@ -56,13 +56,11 @@ class ModelConfig:
         for name in ("num_target_ids", "target_alpha"):
             if getattr(self, name) is not None and self._low(name, 1):
                 faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
-        kinds = {int: "a whole number", bool: "True or False"}
-        for name, kind in {
-            "hash_seed": int,
-            **dict.fromkeys(("positions", "tied", "transform", "output_bias"), bool),
-        }.items():
-            if type(getattr(self, name)) is not kind:
-                faults.append(f"{name}={getattr(self, name)!r}: {kinds[kind]} is allowed")
+        if not _seed(self.hash_seed):
+            faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
+        for name in ("positions", "tied", "transform", "output_bias"):
+            if type(getattr(self, name)) is not bool:
+                faults.append(f"{name}={getattr(self, name)!r}: True or False is allowed")
         if self._low("num_special", 4):
             faults.append(f"num_special={self.num_special}: 4 or more is allowed")
         if not _number(self.dropout) or not 0 <= self.dropout < 1:
@@ -133,7 +131,7 @@ class TrainConfig:
             faults.append(f"minutes={self.minutes}: up to a million is allowed")
         if not _number(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
             faults.append(f"weight_decay={self.weight_decay}: from 0 is allowed")
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+        if not _seed(self.seed):
             faults.append(f"seed={self.seed}: 0 to 2^63 − 1 is allowed")
         if not _number(self.mask_share) or not 0 < self.mask_share < 1:
             faults.append(f"mask_share={self.mask_share}: between 0 and 1 is allowed")
@@ -155,6 +153,10 @@ class TrainConfig:
                 f"loss='sampled' with num_hashes={model.num_hashes}: sampling is the unhashed baseline's; "
                 "use loss='full' or num_hashes=1, alpha=1"
             )
+
+
+def _seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _number(value: Any) -> bool:

@@ -165,13 +165,10 @@ class Training(L.LightningModule):
 
     def on_train_start(self) -> None:
         """After a resume: the options given now hold, not those the checkpoint carries."""
+        rate, scale = self.config.learning_rate, inverse_root(self.trainer.global_step, self.config.warmup)
+        self.trainer.lr_scheduler_configs[0].scheduler.base_lrs = [rate]
         for group in self.trainer.optimizers[0].param_groups:
-            group["initial_lr"], group["weight_decay"] = self.config.learning_rate, self.config.weight_decay
-        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
-        scheduler.base_lrs = [self.config.learning_rate]
-        scale = inverse_root(self.trainer.global_step, self.config.warmup)
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = self.config.learning_rate * scale
+            group.update(initial_lr=rate, lr=rate * scale, weight_decay=self.config.weight_decay)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(

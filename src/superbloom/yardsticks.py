@@ -33,9 +33,7 @@ def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
     ranks = []
     for context, target in zip(held_out.ids, held_out.targets, strict=True):
         ids, counts = np.unique(context[context >= 0], return_counts=True)
-        own = counts[ids == target]
-        ahead = ((counts > own) | ((counts == own) & (ids < target))).sum() if len(own) else deepest
-        ranks.append(min(int(ahead), deepest))
+        ranks.append(_rank(target, ids, counts, deepest))
     return np.array(ranks)
 
 
@@ -51,12 +49,17 @@ def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
         scores = asked @ similar
         for i, target in enumerate(held_out.targets[start : start + 256]):
             mine = slice(scores.indptr[i], scores.indptr[i + 1])
-            ids, values = scores.indices[mine], scores.data[mine]
-            own = values[ids == target]
-            # Ties go to the smaller id, as in search.py.
-            ahead = ((values > own) | ((values == own) & (ids < target))).sum() if len(own) else deepest
-            ranks.append(min(int(ahead), deepest))
+            ranks.append(_rank(target, scores.indices[mine], scores.data[mine], deepest))
     return np.array(ranks)
+
+
+def _rank(target: int, ids: np.ndarray, scores: np.ndarray, deepest: int) -> int:
+    """How many of ids score above the target; ties go to the smaller id, as in search.py."""
+    own = scores[ids == target]
+    if not len(own):
+        return deepest
+    ahead = (scores > own) | ((scores == own) & (ids < target))
+    return min(int(ahead.sum()), deepest)
 
 
 def similarity(corpus: Corpus) -> sparse.csr_matrix:
