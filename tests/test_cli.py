@@ -99,7 +99,7 @@ def test_a_dump_becomes_a_corpus(tmp_path):
     )
     (tmp_path / "dump.xml").write_text(f"<mediawiki><siteinfo></siteinfo>{pages}</mediawiki>")
     done = run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["counts"]["ids"] == 9  # pages 0 to 2 link to themselves
+    assert json.loads(done.stdout)["counts"]["kept"] == 9  # pages 0 to 2 link to themselves
     run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--open", "--max-entities", 2, cwd=tmp_path)
     facts = json.loads(run("inspect", "wiki", "Nowhere", "--json", cwd=tmp_path).stdout)
     assert facts["Nowhere"] == {"id": 0, "count": 12}

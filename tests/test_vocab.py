@@ -38,7 +38,7 @@ def test_prefix_search_gives_the_most_frequent_completions(names, prefix):
     assert vocab.starting_with(prefix, k=5) == expected[:5]
 
 
-@pytest.mark.parametrize("typo", ["Copenhagan", "copenhagen", "Kopenhagen", "Cpoenhagen", "Copenhage", "Copenhagenn"])
+@pytest.mark.parametrize("typo", ["Copenhagan", "cOpenhagen", "Kopenhagen", "Cpoenhagen", "Copenhage", "Copenhagenn"])
 def test_a_misspelt_name_gets_the_one_that_was_meant(typo):
     names = ["Copenhagen", "Copenhagen Airport", "Cologne", "Denmark", *(f"Name {i}" for i in range(1000))]
     vocab = Vocab.from_counts(dict.fromkeys(names, 1))
@@ -117,3 +117,23 @@ def test_five_million_names_open_at_once_in_little_memory(tmp_path):
     figures = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     assert figures["found"] is not None
     assert figures["peak_mb"] < 400
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "TCP/IP (model)",
+        "TCP/IP_(model)",
+        "tCP/IP  (model) ",
+        "https://en.wikipedia.org/wiki/TCP/IP_(model)",
+        "http://en.m.wikipedia.org/wiki/TCP/IP_%28model%29?action=raw#History",
+        "https://example.org/w/index.php?oldid=3&title=TCP%2FIP_(model)&action=edit",
+        "https://example.org/index.php/TCP/IP_(model)",
+    ],
+)
+def test_titles_are_found_by_other_spellings_and_addresses(spelling):
+    vocab = Vocab.from_counts({"IP": 5, "TCP/IP (model)": 3, "tcp": 2, "Tcp": 1, "a_b": 1})
+    assert vocab.id(spelling) == 1
+    assert vocab.names([vocab.id("tcp"), vocab.id("Tcp"), vocab.id("a_b")]) == ["tcp", "Tcp", "a_b"]  # as they are
+    with pytest.raises(InputError, match="not among the 5 names"):
+        vocab.id("https://en.wikipedia.org/wiki/Nothing")

@@ -1,36 +1,31 @@
 """Reading Wikipedia dumps: each rule by an example, real dumps against mwparserfromhell, and broken files."""
 
 import bz2
-import io
-import lzma
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.prepare import wikipedia
 from superbloom.prepare.files import open_bytes
-from superbloom.prepare.wikipedia import (
-    Page,
-    Site,
-    find_links,
-    link_target,
-    parse_page,
-    parse_site,
-    prepare_wikipedia,
-    read_pages,
-    read_wikipedia,
-    split_dump,
-)
+from superbloom.prepare.wikipedia import Report, parts, prepare_wikipedia
+from superbloom.prepare.wikipedia.dump import Dump
+from superbloom.prepare.wikipedia.merge import follow_redirects
+from superbloom.prepare.wikipedia.parts import ARTICLE, NOWHERE, Parser, Rules, parse_page, split_pages
+from superbloom.prepare.wikipedia.wikitext import Site, Titles, find_targets, link_target, parse_site, strip_unparsed
 
 DATA = Path(os.environ.get("SUPERBLOOM_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
@@ -58,12 +53,49 @@ def dump(*pages: str, head: str = "<mediawiki>\n") -> bytes:
     return (head + "".join(pages) + "</mediawiki>\n").encode()
 
 
+def find_links(wikitext: str, site: Site) -> list[str]:
+    """The articles that a wikitext links to."""
+    return articles(strip_unparsed(escape(wikitext).encode()), site)
+
+
+def articles(text: bytes, site: Site) -> list[str]:
+    titles = Titles(site)
+    found = [titles[target] for target in find_targets(pa.array([text], pa.binary()))[1].to_pylist()]
+    return [title for title in found if isinstance(title, str)]
+
+
+class Page(NamedTuple):
+    title: str
+    namespace: int
+    leads_to: str | int
+    links: list[str]
+
+
+def read_pages(data: bytes, site: Site) -> Iterator[Page]:
+    for bounds in split_pages(data, 0, data.rfind(b"</page>") + len(b"</page>")):
+        title, namespace, leads_to, text = parse_page(data, bounds, Rules(site))
+        yield Page(title, namespace, leads_to, articles(text, site))
+
+
+def read_page(block: str, site: Site) -> Page:
+    (found,) = read_pages(block.encode(), site)
+    return found
+
+
+def read_rows(*paths: Path, **options: object) -> tuple[dict[str, list[str]], Report]:
+    out = paths[0].with_name("corpus")
+    report = prepare_wikipedia(paths, out, **options)
+    corpus = Corpus.open(out)
+    keys = corpus.sequences["key"].to_pylist()
+    return {key: corpus.vocab.names(corpus.row(row)) for row, key in enumerate(keys)}, report
+
+
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
-    def read(*pages: str, open: bool = False, keep_repeats: bool = True) -> dict[str, list[str]]:
+    def read(*pages: str, **options: object) -> dict[str, list[str]]:
         path = tmp_path / "dump.xml"
         path.write_bytes(dump(*pages))
-        return dict(read_wikipedia(path, open=open, keep_repeats=keep_repeats))
+        return read_rows(path, **options)[0]
 
     return read
 
@@ -80,6 +112,8 @@ def rows(tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
         ("[[A|two\nlines]] [[A\nB]]", ["A"]),
         ("[[A|[1]]] [[B|x [y] z]]", ["A", "B"]),
         ("[[A [[B]] [[C", ["B"]),
+        # MediaWiki cuts at each [[ from the left: what follows here begins with a bracket, as no title does.
+        ("[[[A]]] [[B]]", ["B"]),
         ("[[A|b [[C]] d]]", ["C"]),
         ("[[{{PAGENAME}} (data)]] [[A<b>]] [[]] [[|x]]", []),
         ("[[Category:X]] [[:Category:X]] [[category: X]] [[Talk:X]] [[User_talk:X]] [[WP:X]]", []),
@@ -134,7 +168,17 @@ def test_links_of_wikitext(wikitext: str, links: list[str]) -> None:
     ],
 )
 def test_titles_are_spelled_as_mediawiki_does(target: str, title: str | None) -> None:
-    assert link_target(target, Site()) == title
+    found = link_target(target, Site())
+    assert (found if isinstance(found, str) else None) == title
+
+
+@given(st.from_regex(r"[A-Za-z0-9,.'()\- _:#]{1,40}", fullmatch=True) | st.text(max_size=20) | st.just("a" * 256))
+@example("i")
+@example("Foo ")
+def test_plain_targets_are_what_the_rules_make_of_them(target: str) -> None:
+    for site in (Site(), Site("tr"), Site(first_letter=False)):
+        plain, titles = Titles(site).plain(pa.array([target.encode(errors="replace")], pa.binary()))
+        assert titles.to_pylist() == ([link_target(target, site)] if plain[0].as_py() else [])
 
 
 def test_case_rule_and_language_decide_the_first_letter() -> None:
@@ -164,40 +208,45 @@ def test_localized_and_english_namespaces_are_known() -> None:
         ("#YÖNLENDİRME [[b]]", "B"),
         ("#重定向[[b]]", "B"),
         ("\uff03転送 [[b]]", "B"),
-        ("#REDIRECT [[Category:b]]", ""),
-        ("#REDIRECT [[fr:b]]", ""),
-        ("# first [[b]]", None),
-        ("see #REDIRECT [[b]]", None),
-        ("#REDIRECT b [[c]]", None),
+        ("#REDIRECT [[Category:b]]", NOWHERE),
+        ("#REDIRECT [[fr:b]]", NOWHERE),
+        ("# first [[b]]", ARTICLE),
+        ("see #REDIRECT [[b]]", ARTICLE),
+        ("#REDIRECT b [[c]]", ARTICLE),
+        ("", ARTICLE),
     ],
 )
-def test_redirects_are_recognised_in_the_text(text: str, redirect: str | None) -> None:
-    block = page("A", text).encode()
-    assert parse_page(block, Site()).redirect == redirect
+def test_redirects_are_recognised_in_the_text(text: str, redirect: str | int) -> None:
+    assert read_page(page("A", text), Site()).leads_to == redirect
 
 
 def test_page_of_each_schema() -> None:
     site = parse_site(GERMAN)
     # 0.3: neither <ns> nor <redirect>; 0.5: an empty <redirect/>; 0.6 on: both, in full.
-    assert parse_page(page("Benutzer:X", "[[A]]").encode(), site) == Page("Benutzer:X", 2, None, [])
-    assert parse_page(page("image:X", "[[A]]").encode(), site).namespace == 6
-    assert parse_page(page("Thema: X", "[[a]]").encode(), site) == Page("Thema: X", 0, None, ["A"])
-    marked = b"<page><title>A</title><redirect /><revision><text>#UNKNOWN [[b]]</text></revision>"
-    assert parse_page(marked, site) == Page("A", 0, "B", [])
-    full = page("R&D", "#X [[c]]", ns=0, redirect="Forschung & Entwicklung").encode()
-    assert parse_page(full, site) == Page("R&D", 0, "Forschung & Entwicklung", [])
-    assert parse_page(page("X", "[[A]]", ns=2).encode(), site) == Page("X", 2, None, [])
+    assert read_page(page("Benutzer:X", "[[A]]"), site) == ("Benutzer:X", 2, ARTICLE, [])
+    assert read_page(page("image:X", "[[A]]"), site).namespace == 6
+    assert read_page(page("Thema: X", "[[a]]"), site) == ("Thema: X", 0, ARTICLE, ["A"])
+    marked = "<page><title>A</title><redirect /><revision><text>#UNKNOWN [[b]]</text></revision></page>"
+    assert read_page(marked, site) == ("A", 0, "B", [])
+    assert read_page(marked.replace("[[b]]", ""), site) == ("A", 0, NOWHERE, [])
+    full = page("R&D", "#X [[c]]", ns=0, redirect="Forschung & Entwicklung")
+    assert read_page(full, site) == ("R&D", 0, "Forschung & Entwicklung", [])
+    assert read_page(page("X", "[[A]]", ns=2), site) == ("X", 2, ARTICLE, [])
 
 
 def test_text_is_that_of_the_latest_revision_and_unescaped_once() -> None:
     block = (
         "<page><title>A</title><revision><comment>[[no]]</comment><text>[[old]]</text></revision><revision>"
         '<text bytes="9" sha1="x" xml:space="preserve">[[new]] &lt;!-- [[c]] --&gt; [[AT&amp;amp;T]] '
-        "&amp;lt;nowiki>[[D]] [[&#69;]]</text><content><text>[[slot]]</text></content></revision>"
+        "&amp;lt;nowiki>[[D]] [[&#69;]]</text></revision></page>"
     )
-    assert parse_page(block.encode(), Site()).links == ["New", "AT&T", "D", "E"]
+    assert read_page(block, Site()).links == ["New", "AT&T", "D", "E"]
     for empty in ('<text bytes="0" />', '<text deleted="deleted"/>', ""):
-        assert parse_page(f"<page><title>A</title><revision>{empty}</revision>".encode(), Site()).links == []
+        emptied = f"<page><title>A</title><revision>{empty}</revision></page>"
+        both = list(read_pages((emptied + page("B", "[[C]]")).encode(), Site()))
+        assert [(found.title, found.links) for found in both] == [("A", []), ("B", ["C"])]
+        later = block.replace("</page>", f"<revision>{empty}</revision></page>")
+        assert read_page(later, Site()).links == []
 
 
 def test_redirects_are_followed(rows: Callable[..., dict[str, list[str]]]) -> None:
@@ -215,13 +264,37 @@ def test_redirects_are_followed(rows: Callable[..., dict[str, list[str]]]) -> No
         page("Talk:A", "[[B]]"),
     ]
     assert rows(*pages) == {"A": ["B", "B", "B"], "B": ["A", "A"]}
-    assert rows(*pages, keep_repeats=False) == {"A": ["B"], "B": ["A"]}
-    assert rows(*pages, open=True) == {"A": ["B", "B", "Elsewhere", "None", "B"], "B": ["A", "A"]}
+    assert rows(*pages, drop_repeats=True) == {"A": ["B"], "B": ["A"]}
+    assert rows(*pages, open_links=True) == {"A": ["B", "B", "Elsewhere", "None", "B"], "B": ["A", "A"]}
 
 
-def test_long_redirect_chain_takes_linear_time(rows: Callable[..., dict[str, list[str]]]) -> None:
+def test_long_redirect_chain_is_followed_to_its_end(rows: Callable[..., dict[str, list[str]]]) -> None:
     chain = [page(f"R{number}", f"#REDIRECT [[R{number + 1}]]") for number in range(5_000)]
-    assert rows(page("A", "[[R0]] [[R4999]]"), page("R5000", ""), *chain)["A"] == ["R5000", "R5000"]
+    found = rows(page("A", "[[R0]] [[R4999]]"), page("R5000", "[[A]]"), *chain)
+    assert found == {"A": ["R5000", "R5000"], "R5000": ["A"]}
+
+
+@given(st.lists(st.integers(-3, 15), min_size=16, max_size=16), st.booleans())
+def test_redirects_are_followed_as_by_hand(leads_to: list[int], open: bool) -> None:
+    def follow(number: int) -> int:
+        for _ in range(17):
+            if number < 0 or leads_to[number] == number or (open and leads_to[number] == -1):
+                return number
+            number = leads_to[number]
+        return -2
+
+    assert follow_redirects(np.array(leads_to, dtype=np.int32), open).tolist() == list(map(follow, range(16)))
+
+
+def test_disambiguation_pages_are_left_out_when_asked(rows: Callable[..., dict[str, list[str]]]) -> None:
+    pages = [
+        page("A", "[[M]] [[B]] {{main|disambig}}"),
+        page("M", "M may be [[A]] or [[B]].\n{{Disambig|geo}}"),
+        page("B", "[[A]] [[N]] <!-- {{disambig}} -->"),
+        page("N", "[[A]], [[B]] {{ Begriffsklärung }}"),
+    ]
+    assert rows(*pages)["A"] == ["M", "B"]
+    assert rows(*pages, drop_disambiguations=True) == {"A": ["B"], "B": ["A"]}
 
 
 def test_several_files_are_one_wiki(tmp_path: Path) -> None:
@@ -230,43 +303,49 @@ def test_several_files_are_one_wiki(tmp_path: Path) -> None:
     two.write_bytes(dump(page("B", "[[A]]"), page("R", "#REDIRECT [[B]]"), page("A", "[[repeated]]")))
     notices: list[str] = []
     taken: list[int] = []
-    found = list(read_wikipedia([one, two], notice=notices.append, progress=taken.append))
-    assert found == [("A", ["B", "B"]), ("B", ["A"])]
-    assert notices == ["pages left out because an earlier one has the same title: 1"]
+    found, report = read_rows(one, two, notice=notices.append, progress=taken.append)
+    assert found == {"A": ["B", "B"], "B": ["A"]}
+    assert (report.counts["repeated titles"], report.counts["of repeated titles"], notices) == (1, 1, [])
     assert sum(taken) == one.stat().st_size + two.stat().st_size
 
 
-def test_corpus_has_a_row_for_each_article_with_links(tmp_path: Path) -> None:
+def test_report_accounts_for_every_link(tmp_path: Path) -> None:
     path = tmp_path / "dump.xml"
-    path.write_bytes(dump(page("A", "[[B]] [[B]] [[x]]"), page("B", "[[A]]"), page("C", "")))
-    corpus = prepare_wikipedia([path])
-    assert (corpus.num_ids, corpus.sequences["key"].to_pylist()) == (2, ["A", "B"])
-    assert corpus.sequences["ids"].to_pylist() == [[0, 0], [1]]
-    assert prepare_wikipedia([path], open_links=True, keep_repeats=False).num_ids == 3
-    assert prepare_wikipedia([path], open_links=True, max_names=2).num_ids == 2
+    text = "[[B]] [[B]] [[x]] [[fr:x]] [[Talk:x]] [[#s]] [[A]] [[loop]] [[B|b]]"
+    path.write_bytes(dump(page("A", text), page("B", "[[A]] [[C]]"), page("C", ""), page("Loop", "#REDIRECT [[Loop]]")))
+    found, report = read_rows(path, drop_repeats=True, max_names=2)
+    assert found == {"A": ["B"], "B": ["A"]}
+    counts = report.counts
+    assert counts["links"] == 11
+    assert counts["links"] == counts["kept"] + sum(counts.get(name, 0) for name in wikipedia.DROPPED)
+    assert [counts[name] for name in ("pages", "articles", "redirects", "entities", "rows")] == [4, 3, 1, 2, 2]
+    assert counts["to entities left out"] == 1
+    assert (report.top_100, report.top_tenth) == (1.0, 0.5)
+    assert Corpus.open(tmp_path / "corpus").info["counted"] == counts
+    assert read_rows(path, open_links=True)[1].counts["entities"] == 4
 
 
 def test_cut_dump_keeps_the_pages_before(tmp_path: Path) -> None:
-    whole = dump(page("A", "[[B]]"), page("B", "[[A]] é"))
+    whole = dump(page("A", "[[B]] [[C]]"), page("B", "[[A]] é"))
     path = tmp_path / "dump.xml"
     second = whole.index(b"<page>", whole.index(b"</page>"))
-    for end in range(second, len(whole)):
+    for end in {
+        *range(second, len(whole), 5),
+        *(second + found.end() for found in re.finditer(rb">", whole[second:-9])),
+    }:
         path.write_bytes(whole[:end])
-        notices: list[str] = []
-        found = dict(read_wikipedia(path, open=True, notice=notices.append))
+        found, report = read_rows(path, open_links=True)
         if end < whole.rindex(b"</page>") + len(b"</page>"):
-            assert found == {"A": ["B"]}
+            assert found == {"A": ["B", "C"]}
         else:
-            assert found == {"A": ["B"], "B": ["A"]}
-        complete = b"</mediawiki>" in whole[:end]
-        assert len(notices) == (not complete)
+            assert found == {"A": ["B", "C"], "B": ["A"]}
+        assert len(report.damage) == (b"</mediawiki>" not in whole[:end])
     path.write_bytes(whole[: whole.rindex(b"</page>")])
-    notices = []
-    list(read_wikipedia(path, notice=notices.append))
-    assert notices == [
-        f"'{path}' ends inside the page at byte {second:,}; the 1 before it are kept",
-        "100.0% of the links lead to pages that are not in these files; --open keeps them",
-    ]
+    reason = f"'{path}' breaks off in the page 'B' at byte {second:,} of the text: it ends there, without </mediawiki>"
+    assert read_rows(path, open_links=True)[1].damage == [f"{reason}; the 1 pages before it are kept"]
+    with pytest.raises(InputError, match="without --strict"):
+        prepare_wikipedia([path], tmp_path / "strict", strict=True)
+    assert not (tmp_path / "strict").exists()
 
 
 @pytest.mark.parametrize(
@@ -278,43 +357,41 @@ def test_cut_dump_keeps_the_pages_before(tmp_path: Path) -> None:
         b"<page><title>A</title></page>",
         b"\x00" * 100,
         b'<!DOCTYPE x [<!ENTITY a "b">]><mediawiki>',
-        "<mediawiki>".encode("utf-16"),
+        "<html>".encode("utf-16"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "dump.xml"
     path.write_bytes(data)
     with pytest.raises(InputError, match=f"'{path}' is not a MediaWiki XML export"):
-        list(read_wikipedia(path))
+        prepare_wikipedia([path], tmp_path / "corpus")
 
 
-def test_prolog_before_mediawiki_is_allowed() -> None:
+def test_prolog_before_mediawiki_is_allowed(tmp_path: Path) -> None:
     head = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- one --><!-- two -->\n<mediawiki version="0.3">'
-    assert [found.title for found in read_pages(io.BytesIO(dump(page("A", ""), head=head)))] == ["A"]
-
-
-def test_damaged_dumps_are_told_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "dump.xml"
-    path.write_bytes(lzma.compress(os.urandom(10) + dump(page("A", "")))[:-20])
-    with pytest.raises(InputError, match=r"dump.xml' \(xz\) is damaged"):
-        list(read_wikipedia(path))
+    path.write_bytes(dump(page("A", "[[B]]"), page("B", "[[A]]"), head=head))
+    assert list(read_rows(path)[0]) == ["A", "B"]
 
-    whole = dump(page("A", ""), page("B", "?"))
+
+def test_damaged_pages_are_told_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "dump.xml"
+    whole = dump(page("A", "[[C]]"), page("B", "?"), page("C", "[[A]] [[?]]"))
     start = whole.index(b"<page>", whole.index(b"</page>"))
-    path.write_bytes(whole.replace(b"?", b"\xff"))
-    with pytest.raises(InputError, match=f"dump.xml' has a page that cannot be read, at byte {start} .*0xff"):
-        list(read_wikipedia(path))
+    path.write_bytes(whole.replace(b"?", b"\xff").replace(b"<title>B", b"<title>\xff"))
+    found, report = read_rows(path)
+    assert found == {"A": ["C"], "C": ["A"]}
+    assert re.fullmatch(rf"'.*dump.xml': the page at byte {start} of the text is left out: .*0xff.*", report.damage[0])
     path.write_bytes(whole.replace(b"<title>B</title>", b""))
-    with pytest.raises(InputError, match=f"at byte {start} of the unpacked file: it has no <title>"):
-        list(read_wikipedia(path))
+    assert read_rows(path)[1].damage[0].endswith(f"the page at byte {start} of the text is left out: it has no <title>")
     path.write_bytes(dump(page("A", ""), head="<mediawiki><siteinfo>?").replace(b"?", b"\xff"))
     with pytest.raises(InputError, match=r"dump.xml' is not UTF-8 in its <siteinfo>"):
-        list(read_wikipedia(path))
+        read_rows(path)
 
-    monkeypatch.setattr(wikipedia, "MAX_PAGE_BYTES", 2**20)
-    path.write_bytes(dump(page("A", ""), page("B", "x" * 2**21)))
-    with pytest.raises(InputError, match=r"no </page> in the 1,048,576 bytes after byte \d+; give a dump"):
-        list(read_wikipedia(path))
+    monkeypatch.setattr(parts, "MAX_PAGE_BYTES", 2**20)
+    path.write_bytes(dump(page("A", "[[B]]"), page("B", "[[A]]")) + b"x" * 2**21)
+    (damage,) = read_rows(path)[1].damage
+    assert "there is no </page> in the 1,048,576 bytes" in damage
 
 
 @pytest.mark.parametrize(
@@ -325,7 +402,8 @@ def test_damaged_dumps_are_told_with_their_place(tmp_path: Path, monkeypatch: py
 def test_odd_text_takes_linear_time(text: str) -> None:
     text *= max(1, 2**19 // len(text))
     begin = time.process_time()
-    parse_page(page("A", text).encode(), Site())
+    data = page("A", text).encode()
+    Parser(Rules(Site(), drop_disambiguations=True)).part(data, 0, data.rindex(b"</page>") + len(b"</page>"))
     assert time.process_time() - begin < 2  # a quadratic search would take minutes
 
 
@@ -337,26 +415,20 @@ XML = b"""
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.sampled_from(XML.split()) | st.binary(max_size=6)))
-def test_random_dumps_are_read_or_refused(parts: list[bytes]) -> None:
-    try:
-        found = list(read_pages(io.BytesIO(b"<mediawiki>" + b"".join(parts))))
-    except InputError:
-        found = []
-    for each in found:
-        assert all(link_target(link, Site()) == link for link in each.links)
-
-
-@given(st.binary())
-def test_random_bytes_are_no_dump(data: bytes) -> None:
-    with pytest.raises(InputError, match="not a MediaWiki XML export"):
-        list(read_pages(io.BytesIO(data)))
+def test_random_pages_are_read_or_refused(pieces: list[bytes]) -> None:
+    data = b"".join(pieces) + b"</page>"
+    part = Parser(Rules(Site(), drop_disambiguations=True)).part(data, 0, len(data))
+    assert 1 <= part.read <= data.count(b"</page>")
+    assert part.lengths.sum() == len(part.links)
+    names = part.names.to_pylist()
+    assert all(link_target(names[link], Site()) == names[link] for link in part.links)
 
 
 @given(st.text(max_size=40))
 def test_title_of_a_title_is_itself(text: str) -> None:
     title = link_target(text, Site())
     # "%" and "&" are left to the examples: what they decode to may read as a code once more.
-    if title and "%" not in text and "&" not in text:
+    if isinstance(title, str) and "%" not in text and "&" not in text:
         assert link_target(title, Site()) == title
 
 
@@ -371,28 +443,22 @@ COUNTS = [
 ]
 
 
-def real(name: str) -> io.BufferedReader:
+def real(name: str) -> Path:
     path = DATA / "dumps" / name
     if not path.exists():
         pytest.skip(f"needs dumps/{name} in the folder that SUPERBLOOM_DATA names")
-    return open_bytes(path)
-
-
-def real_pages(name: str) -> Iterator[Page]:
-    with real(name) as stream:
-        yield from read_pages(stream)
+    return path
 
 
 @pytest.mark.parametrize(("name", "total", "articles", "redirects"), COUNTS)
-def test_real_dumps_have_the_known_counts(name: str, total: int, articles: int, redirects: int) -> None:
-    found = list(real_pages(name))
-    kinds = [each.redirect is None for each in found if each.namespace == 0]
-    assert (len(found), sum(kinds), len(kinds) - sum(kinds)) == (total, articles, redirects)
+def test_real_dumps_have_the_known_counts(tmp_path: Path, name: str, total: int, articles: int, redirects: int) -> None:
+    counts = prepare_wikipedia([real(name)], tmp_path / "corpus", open_links=True).counts
+    assert (counts["pages"], counts["articles"], counts["redirects"]) == (total, articles, redirects)
 
 
 def xml_pages(name: str) -> Iterator[tuple[str, int, str | None, str]]:
     """Yield (title, namespace, redirect, wikitext) by a real XML parser, up to where a dump is cut."""
-    with real(name) as stream, suppress(ElementTree.ParseError):
+    with open_bytes(real(name)) as stream, suppress(ElementTree.ParseError):
         for _, element in ElementTree.iterparse(stream):
             if element.tag.endswith("}page"):
                 redirect = element.find("{*}redirect")
@@ -407,24 +473,26 @@ def xml_pages(name: str) -> Iterator[tuple[str, int, str | None, str]]:
 @pytest.mark.parametrize("name", [name for name, *_ in COUNTS])
 def test_real_links_are_those_mwparserfromhell_finds(name: str) -> None:
     mwparserfromhell = pytest.importorskip("mwparserfromhell")
-    with real(name) as stream:
-        site = split_dump(stream, name)[0]
-    compared, different = 0, []
-    for each, (title, namespace, redirect, text) in zip(real_pages(name), xml_pages(name), strict=False):
+    with Dump(str(real(name)), 0, int) as dump:
+        site = dump.site
+    with open_bytes(real(name)) as stream:
+        pages = read_pages(stream.read(), site)
+    compared, different = 0, set()
+    for each, (title, namespace, redirect, text) in zip(pages, xml_pages(name), strict=False):
         assert (each.title, each.namespace) == (title, namespace)
         if redirect and namespace == 0:
-            assert each.redirect == link_target(redirect, site)
-        if namespace != 0 or each.redirect is not None or len(text) > 30_000:
+            assert each.leads_to == link_target(redirect, site)
+        if namespace != 0 or each.leads_to != ARTICLE or len(text) > 30_000:
             continue
         # It reads nothing inside galleries, whose captions MediaWiki does link.
         text = re.sub(r"(?i)<(/?)(gallery|imagemap)\b", r"<\1div", text)
         nodes = mwparserfromhell.parse(text).filter_wikilinks()
-        theirs = [target for node in nodes if (target := link_target(str(node.title), site))]
+        theirs = [target for node in nodes if isinstance(target := link_target(str(node.title), site), str)]
         compared += 1
         if each.links != theirs:
-            different.append(title)
-        if compared == 40:
+            different.add(title)
+        if compared == 100:
             break
-    # It gives up on an unclosed tag or quote, such as [[a|''b]], where MediaWiki does not.
-    assert compared > 5
-    assert len(different) <= 1, different
+    # 453 pages in all. Longer ones differ: there it gives up on an unclosed tag or quote (docs/data.md).
+    assert compared >= 7
+    assert not different

@@ -117,29 +117,52 @@ def prepare_wikipedia(
     dumps: Annotated[list[str], typer.Argument(help="pages-articles files: .xml, .bz2, .xz, .gz, .zst; - is stdin.")],
     out: Out,
     open_: Annotated[bool, typer.Option("--open", help="Keep links to pages that are not in the dump.")] = False,
-    drop_repeats: Annotated[bool, typer.Option(help="Keep only the first link of a page to each other page.")] = False,
+    drop_repeats: Annotated[
+        bool, typer.Option("--drop-repeats", help="Keep only the first link of a page to each other page.")
+    ] = False,
+    drop_disambiguations: Annotated[
+        bool, typer.Option("--drop-disambiguations", help="Leave disambiguation pages out, and links to them.")
+    ] = False,
     max_entities: Annotated[int | None, typer.Option(help="Keep only the most frequent link targets.")] = None,
     min_count: MinCount = 1,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if a dump is damaged. (default: keep what precedes, exit 3)")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes to use. (default: one a core)", min=1)] = None,
+    memory: Annotated[float, typer.Option(help="Memory for all processes, in GB.", min=1)] = 2.0,
     json_: Json = False,
 ) -> None:
-    """The entity links of a Wikipedia dump (Sec. 3 of the paper)."""
-    from superbloom.folder import check_replaceable
+    """The entity links of a Wikipedia dump (Sec. 3 of the paper). Run again after a kill, it goes on where it was."""
     from superbloom.prepare.wikipedia import prepare_wikipedia as run
     from superbloom.progress import counting
 
-    check_replaceable(out, "corpus")
     sizes = [Path(dump).stat().st_size for dump in dumps if Path(dump).is_file()]
-    with counting("reading", sum(sizes) if len(sizes) == len(dumps) else None, in_bytes=True) as progress:
-        corpus = run(
-            dumps,
-            open_links=open_,
-            keep_repeats=not drop_repeats,
-            min_count=min_count,
-            max_names=max_entities,
-            notice=_notice,
-            progress=progress,
-        )
-    _finish_prepare(corpus, out, json_)
+    try:
+        with counting("reading", sum(sizes) if len(sizes) == len(dumps) else None, in_bytes=True) as progress:
+            report = run(
+                dumps,
+                out,
+                open_links=open_,
+                drop_repeats=drop_repeats,
+                drop_disambiguations=drop_disambiguations,
+                min_count=min_count,
+                max_names=max_entities,
+                strict=strict,
+                workers=workers,
+                memory=int(memory * 1e9),
+                notice=_notice,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        _notice(f"stopped; the same command goes on where it was (or remove {q(out)}.parts)")
+        raise typer.Exit(130) from None
+    if json_:
+        _print_json({"corpus": str(out), **asdict(report)})
+    else:
+        _print_rows(report.table())
+        _next_after_prepare(out)
+    if report.damage:
+        raise typer.Exit(3)
 
 
 @prepare.command("sequences")
@@ -283,15 +306,23 @@ def inspect(
 
 
 def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
-    from superbloom.report import command
-
     corpus.save(out)
     counts = corpus.counts()
     if json_:
         _print_json({"corpus": str(out), "counts": counts})
-        return
-    for name, value in counts.items():
-        typer.echo(f"{value:12,}  {name}")
+    else:
+        _print_rows([(f"{value:,}", name) for name, value in counts.items()])
+        _next_after_prepare(out)
+
+
+def _print_rows(rows: list[tuple[str, str]]) -> None:
+    for value, name in rows:
+        typer.echo(f"{value:>13}  {name}")
+
+
+def _next_after_prepare(out: Path) -> None:
+    from superbloom.report import command
+
     typer.echo(f"The corpus is in {out}. Next:\n  {command()} train {q(out)} --out {q(f'{out}-model')} --minutes 5")
 
 

@@ -85,9 +85,7 @@ class Corpus:
         source: str = "sequences",
     ) -> Corpus:
         """The same from (key, names) pairs, read once, so that they may come straight from a file."""
-        for name, value in (("min_count", min_count), ("max_names", 1 if max_names is None else max_names)):
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
+        check_cuts(min_count, max_names)
         inputs, outputs, keys, lengths = _Numbering(), _Numbering(), [], array("q")
         pairs = zip(rows, repeat(()), strict=False) if targets is None else _one_each(rows, targets, "rows", "targets")
         for number, (pair, target) in enumerate(pairs):
@@ -222,6 +220,23 @@ def split_of(keys: Iterable[str]) -> np.ndarray:
     return splits
 
 
+def check_cuts(min_count: int, max_names: int | None) -> None:
+    for name, value in (("min_count", min_count), ("max_names", 1 if max_names is None else max_names)):
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
+
+
+def check_enough(kept: int, names: int, min_count: int, max_names: int | None, most: int) -> None:
+    """Refuse a vocabulary with which nothing can be learnt."""
+    if names < 2:
+        raise InputError(f"the rows hold {names} distinct names; at least 2 are needed")
+    if kept < 2:
+        raise InputError(
+            f"{kept} of {names:,} names are left by min_count={min_count}, max_names={max_names}; "
+            f"at least 2 are needed (the most frequent name occurs {most:,} times)"
+        )
+
+
 class _Numbering:
     """Provisional numbers of names in order of appearance; only four bytes are kept of each occurrence."""
 
@@ -245,18 +260,13 @@ class _Numbering:
     ) -> tuple[Vocab, np.ndarray]:
         """The vocabulary and the id of every occurrence, −1 where the name was left out."""
         occurrences = np.frombuffer(self.occurrences, dtype=np.int32) if self.occurrences else np.empty(0, np.int32)
-        if len(self.numbers) < 2:
-            raise InputError(f"the rows hold {len(self.numbers)} distinct names; at least 2 are needed")
+        check_enough(len(self.numbers), len(self.numbers), 1, None, 1)
         vocab, ids = Vocab.from_arrays(
             list(self.numbers), np.bincount(occurrences[counted], minlength=len(self.numbers))
         )
         kept = int((vocab.counts >= min_count).sum())
         kept = kept if max_names is None else min(kept, max_names)
-        if kept < 2:
-            raise InputError(
-                f"{kept} of {len(vocab):,} names are left by min_count={min_count}, max_names={max_names}; "
-                f"at least 2 are needed (the most frequent name occurs {vocab.counts[0]:,} times)"
-            )
+        check_enough(kept, len(vocab), min_count, max_names, vocab.counts[0])
         if kept < len(vocab):
             names = vocab.table["name"].chunk(0).slice(0, kept).to_pylist()
             vocab, _ = Vocab.from_arrays(names, vocab.counts[:kept])

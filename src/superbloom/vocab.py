@@ -8,9 +8,11 @@ so its smallest ids are its best completions.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,9 @@ import pyarrow.compute as pc
 
 from superbloom.arrow import read_arrow, write_arrow
 from superbloom.errors import InputError
+
+# The address of a page of a MediaWiki site.
+ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?:[^#]*&)?title=))([^?&#]+)")
 
 # How many names a fuzzy look-up compares: the most frequent ones of each prefix range, and of all names.
 FUZZY_CANDIDATES = 20_000
@@ -61,6 +66,11 @@ class Vocab:
             {"name": unsorted.take(pa.array(ranked)), "count": np.asarray(counts)[ranked], "by_name": ids[alphabetical]}
         )
         return cls(table.combine_chunks()), ids
+
+    @classmethod
+    def from_ranked(cls, names: pa.Array, counts: np.ndarray) -> Vocab:
+        """The vocabulary of names that stand in order of falling counts already, equal counts by name."""
+        return cls(pa.table({"name": names, "count": counts, "by_name": pc.sort_indices(names).cast(pa.int32())}))
 
     @classmethod
     def open(cls, path: str | Path) -> Vocab:
@@ -110,8 +120,12 @@ class Vocab:
         return None
 
     def id(self, name: str) -> int:
-        """The id of a name; InputError with the closest names if there is none."""
-        found = self.find(name)
+        """The id of a name, or of the title it spells; InputError with the closest names if there is none.
+
+        >>> Vocab.from_counts({"Miles Davis": 2, "Oslo": 1}).id("https://en.wikipedia.org/wiki/Miles_Davis#Life")
+        0
+        """
+        found = next((id_ for spelling in spellings(name) if (id_ := self.find(spelling)) is not None), None)
         if found is None:
             close = ", ".join(repr(other) for other in self.closest(name))
             raise InputError(
@@ -155,6 +169,20 @@ class Vocab:
 
     def _name_at(self, position: int) -> str:
         return str(self._names[int(self._by_name[position])].as_py())
+
+
+def spellings(name: str) -> Iterator[str]:
+    """A name as it is, then as the title it may stand for: with underscores, a small letter, or as a page's address.
+
+    >>> list(spellings("https://da.wikipedia.org/w/index.php?title=%C3%98l_(drik)&action=edit"))[1:]
+    ['Øl (drik)', 'Øl (drik)']
+    """
+    yield name
+    if address := ADDRESS.match(name):
+        name = unquote(address[1])
+    name = " ".join(name.replace("_", " ").split())
+    yield name
+    yield name[:1].upper() + name[1:]
 
 
 def _smallest(ids: np.ndarray, k: int) -> np.ndarray:

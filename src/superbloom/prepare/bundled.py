@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import lzma
 import sys
+import tempfile
 from pathlib import Path
 
 from superbloom.corpus import Corpus
@@ -29,10 +30,11 @@ def bundled_corpus() -> Corpus:
 
 def build(dump: str | Path) -> bytes:
     """The bytes of the built-in file: a line per page, its title and the entities it links to."""
-    corpus = prepare_wikipedia([dump], open_links=True, max_names=ENTITIES)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_wikipedia([dump], Path(folder) / "corpus", open_links=True, max_names=ENTITIES)
+        corpus = Corpus.open(Path(folder) / "corpus")
     keys = corpus.sequences["key"].to_pylist()
     lines = ("\t".join([key, *corpus.vocab.names(corpus.row(row))]) for row, key in enumerate(keys))
-
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
     return lzma.compress("".join(f"{line}\n" for line in lines).encode(), filters=filters)
 

@@ -1,4 +1,4 @@
-"""Words that MediaWiki understands and a dump does not list: namespaces, interwiki prefixes, redirect words."""
+"""Words of MediaWiki that a dump does not list: namespaces, interwiki prefixes, redirects, disambiguation templates."""
 
 # What every MediaWiki understands besides the names a dump lists in its siteinfo.
 NAMESPACES = {
@@ -77,3 +77,20 @@ REDIRECT_WORDS = """
     เปลี่ยนทาง yönlendirme yönlendir YÖNLENDİRME YÖNLENDİR yünältü юнәлтү көжүрүлге перенаправлення رجوع_مکرر
     yo\u02bbnaltirish đổi ווייטערפירן 重定向 重新導向
     """.split()  # noqa: SIM905
+
+# Templates that mark a disambiguation page, in the larger wikis.
+DISAMBIGUATIONS = tuple(
+    """
+    disambig|disambiguation|disamb|dab|dp|aimai|hndis|geodis|numberdis|schooldis|mathdab|letter disambiguation|
+    airport disambiguation|human name disambiguation|place name disambiguation|disambigua|desambiguación|desambig|
+    desambiguação|desambiguació|begriffsklärung|homonymie|doorverwijspagina|ujednoznacznienie|disambigr|
+    неоднозначность|неоднозначність|вишезначна одредница|пояснение|razdvojba|rozcestník|rozlišovacia stránka|egyért|
+    täsmennyssivu|förgrening|gren|flertydig|peker|pekerside|aðgreining|dezambiguizare|αποσαφήνιση|anlam ayrımı|
+    dəqiqləşdirmə|פירושונים|توضيح|ابهام‌زدایی|ضد ابہام|बहुविकल्पी शब्द|দ্ব্যর্থতা নিরসন|
+    பக்கவழி நெறிப்படுத்தல்|అయోమయ నివృత్తి|വിവക്ഷകൾ|แก้ความกำกวม|định hướng|trang định hướng|disambiguasi|
+    nyahkekaburan|曖昧さ回避|消歧义|消歧義|消歧義頁|동음이의|მრავალმნიშვნელოვანი|apartigilo|argipen|
+    täpsustuslehekülg|nuorodinis straipsnis|nozīmju atdalīšana|discretiva|gwahaniaethu
+    """.replace("\n    ", "")
+    .strip()
+    .split("|")
+)

@@ -1,0 +1,95 @@
+"""One file of a dump: what it says of its wiki, and its text as pieces that can be parsed apart from each other."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from superbloom.errors import InputError
+from superbloom.prepare.files import open_bytes
+from superbloom.prepare.wikipedia.parts import Piece
+from superbloom.prepare.wikipedia.wikitext import parse_site
+
+# Bytes of the file in a piece; about 30 MB of text either way.
+PIECE_BYTES = {"bzip2": 8 * 2**20, "plain": 32 * 2**20}
+STREAM_BYTES = 32 * 2**20
+READ_BYTES = 2**20
+
+EXPORT = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+(?:<\?xml[^<>]*+>\s*+)?"  # a byte order mark and an XML declaration, perhaps
+    rb"(?:<!--(?>.*?-->)\s*+)*+<mediawiki[\s>]",
+    re.DOTALL,
+)
+UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+
+
+class Dump:
+    """A file of a dump, opened; progress receives the number of bytes just taken from it as it lies on disk."""
+
+    def __init__(self, path: str, number: int, progress: Callable[[int], None]) -> None:
+        self.path, self.number, self.progress = path, number, progress
+        self.damage: str | None = None
+        self.taken = 0
+        self.stream = open_bytes(path, self._taken)
+        self.packing: str = self.stream.raw.kind  # type: ignore[attr-defined]
+        try:
+            self._read_head()
+        except BaseException:
+            self.stream.close()
+            raise
+
+    def __enter__(self) -> Dump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def _read_head(self) -> None:
+        head = self.stream.read(READ_BYTES)
+        self.decoder = _decoder(head)
+        # Only a stretch of a bzip2 or plain file can be read without all before it.
+        self.apart = self.packing in PIECE_BYTES and Path(self.path).is_file() and self.decoder is None
+        self.head = self.decode(head)
+        if not EXPORT.match(self.head):
+            raise InputError(
+                f"'{self.path}' is not a MediaWiki XML export: it does not begin with <mediawiki>; "
+                "give a file such as enwiki-latest-pages-articles.xml.bz2"
+            )
+        try:
+            self.site = parse_site(self.head.partition(b"</siteinfo>")[0].partition(b"<page>")[0].decode())
+        except UnicodeDecodeError as error:
+            raise InputError(f"'{self.path}' is not UTF-8 in its <siteinfo>: {error}; fetch the dump again") from error
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces in order, up to where the file turns out to be damaged: self.damage then says how."""
+        if self.apart:
+            size, step = Path(self.path).stat().st_size, PIECE_BYTES[self.packing]
+            for number, start in enumerate(range(0, size, step)):
+                yield Piece(self.path, self.number, number, start, min(start + step, size), self.packing)
+            return
+        number, data, read = 0, self.head, self.head
+        while read:
+            try:
+                read = self.stream.read1(READ_BYTES)
+            except InputError as error:
+                read, self.damage = b"", str(error)
+            self.progress(self.taken)
+            self.taken = 0
+            data += self.decode(read, final=not read)
+            if len(data) >= STREAM_BYTES or (data and not read):
+                yield Piece(self.path, self.number, number, 0, 0, self.packing, data)
+                number, data = number + 1, b""
+
+    def decode(self, data: bytes, final: bool = False) -> bytes:
+        """The same text in UTF-8."""
+        return self.decoder.decode(data, final).encode(errors="replace") if self.decoder else data
+
+    def _taken(self, count: int) -> None:
+        self.taken += count
+
+
+def _decoder(head: bytes) -> codecs.IncrementalDecoder | None:
+    encoding = next((encoding for mark, encoding in UTF16.items() if head.startswith(mark)), None)
+    return codecs.getincrementaldecoder(encoding)("replace") if encoding else None

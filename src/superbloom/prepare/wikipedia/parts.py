@@ -1,0 +1,338 @@
+"""From a piece of a dump to its part of the corpus: the pages and links in it, with names numbered within the part.
+
+A piece is a stretch of the dump's file, cut anywhere. Its pages are parsed in windows of bounded size; each window
+becomes one part, two files: PART.parquet (its names) and PART.npz (pages and links as numbers of those names). Last
+comes PIECE.json, which says that the piece is done and keeps its two ends: the end of the page that began before it,
+and the beginning of the page it breaks off in. joined, they are the pages between the pieces.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from superbloom.errors import InputError
+from superbloom.prepare.wikipedia.bzip2 import unpack_range
+from superbloom.prepare.wikipedia.wikitext import (
+    NO_TITLE,
+    Site,
+    Titles,
+    find_targets,
+    from_xml,
+    is_disambiguation,
+    link_target,
+    redirect_target,
+    wikitext,
+)
+
+# MediaWiki stores at most 2 MiB a page; only a page with its whole history can be longer than this.
+MAX_PAGE_BYTES = 32 * 2**20
+WINDOW_BYTES = 64 * 2**20
+# How many spellings of links a worker remembers; about 200 bytes each.
+MAX_SPELLINGS = 400_000
+
+# What a page is, instead of the number of the name it redirects to.
+ARTICLE, NOWHERE, DISAMBIGUATION = -1, -2, -3
+
+TITLE = re.compile(rb"<title>([^<]*+)</title>")
+PAGE_NAMESPACE = re.compile(rb"<ns>(-?\d{1,9})</ns>")
+PAGE_REDIRECT = re.compile(rb'<redirect(?: title="([^"<>]*+)")?\s*+/?>')
+TEXT = re.compile(rb"<text\b([^<>]*+)>")
+
+
+class Piece(NamedTuple):
+    """Bytes start to stop of a file, to be read from it, or already unpacked in data."""
+
+    path: str
+    file: int
+    number: int
+    start: int
+    stop: int
+    packing: str
+    data: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.file:03d}-{self.number:06d}"
+
+
+@dataclass
+class Done:
+    """What PIECE.json tells of a piece: its parts, its two ends, and what was wrong with it.
+
+    head is None where no page ends in the piece; then tail is the whole of it.
+    """
+
+    parts: list[tuple[str, int]] = field(default_factory=list)  # name and checksum
+    bytes: int = 0
+    head: str | None = None  # bytes as latin-1, which JSON can carry
+    tail: str = ""
+    pages: int = 0
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    damage: str | None = None
+
+
+class Rules(NamedTuple):
+    """What decides how a page is read."""
+
+    site: Site
+    drop_disambiguations: bool = False
+
+
+class Part(NamedTuple):
+    """Pages of the article namespace, and their links, as numbers of names."""
+
+    names: pa.Array
+    pages: np.ndarray  # the number of each page's title
+    leads_to: np.ndarray  # the number of the name a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION
+    lengths: np.ndarray  # how many links each page has
+    links: np.ndarray
+    dropped: np.ndarray  # how many links led elsewhere, by -reason
+    read: int  # how many pages there were, of any namespace
+    unreadable: list[tuple[int, str]]  # where a page begins that could not be read, and why
+
+
+class Page(NamedTuple):
+    """A page; leads_to is the title a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION."""
+
+    title: str
+    namespace: int
+    leads_to: str | int
+    text: bytes  # an article's wikitext, as it stands in the dump
+
+
+class Parser:
+    """Parses pieces, remembering what links are spelled like."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.titles = Titles(rules.site)
+
+    def piece(self, piece: Piece, folder: Path) -> Done:
+        """Parse a piece and leave its files in the folder; a piece done before is only looked up."""
+        file = folder / f"{piece.name}.json"
+        if (known := read_done(file)) is not None:
+            return known
+        done = Done()
+        rest = b""
+        try:
+            for data in chunks(piece):
+                rest = rest + data if rest else data
+                done.bytes += len(data)
+                begin = 0
+                if done.head is None and (found := rest.find(b"</page>")) >= 0:
+                    begin = found + len(b"</page>")
+                    done.head = rest[:begin].decode("latin-1")
+                if done.head is not None and (found := rest.rfind(b"</page>", begin)) >= 0:
+                    end = found + len(b"</page>")
+                    part = self.part(rest, begin, end)
+                    done.parts.append(write_part(folder, f"{piece.name}-{len(done.parts) + 1:04d}", part))
+                    done.pages += part.read
+                    offset = done.bytes - len(rest)
+                    done.unreadable += [(offset + at, reason) for at, reason in part.unreadable]
+                    begin = end
+                rest = rest[begin:]
+                check_length(rest, done.bytes)
+        except InputError as error:
+            done.damage = str(error)
+        done.tail = rest.decode("latin-1")
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(done)))
+        temporary.replace(file)
+        return done
+
+    def part(self, data: bytes, begin: int, end: int) -> Part:
+        """Parse the pages in a stretch of text that ends with one."""
+        if len(self.titles) > MAX_SPELLINGS:
+            self.titles.clear()
+        pages, unreadable, read = [], [], 0
+        for bounds in split_pages(data, begin, end):
+            read += 1
+            try:
+                page = parse_page(data, bounds, self.rules)
+            except ValueError as error:
+                unreadable.append((bounds.begin, str(error)))
+            else:
+                if page.namespace == 0:
+                    pages.append(page)
+        lengths, targets = find_targets(pa.array([page.text for page in pages], pa.binary()))
+        spellings = targets.dictionary
+        plain, plain_titles = self.titles.plain(spellings)
+        others = list(map(self.titles.__getitem__, spellings.filter(pc.invert(plain)).to_pylist()))
+
+        # All names, each once: of pages, of redirects' targets, of links.
+        redirects = [page.leads_to for page in pages if isinstance(page.leads_to, str)]
+        texts = [page.title for page in pages] + redirects + [title for title in others if isinstance(title, str)]
+        names = pa.concat_arrays([pa.array(texts, pa.string()), plain_titles]).dictionary_encode()
+        numbers = names.indices.to_numpy()
+        page_numbers, redirect_numbers, other_numbers, plain_numbers = np.split(
+            numbers, np.cumsum([len(pages), len(redirects), len(texts) - len(pages) - len(redirects)])
+        )
+        leads_to = _fill([page.leads_to for page in pages], redirect_numbers)
+        number_of = np.empty(len(spellings), dtype=np.int32)
+        is_plain = plain.to_numpy(zero_copy_only=False)
+        number_of[is_plain] = plain_numbers
+        number_of[~is_plain] = _fill(others, other_numbers)
+        links = number_of[targets.indices.to_numpy()]
+        kept = links >= 0
+        row_of = np.repeat(np.arange(len(pages)), lengths)[kept]
+        return Part(
+            names.dictionary,
+            page_numbers,
+            leads_to,
+            np.bincount(row_of, minlength=len(pages)).astype(np.int32),
+            links[kept],
+            np.bincount(-links[~kept], minlength=1 - NO_TITLE),
+            read,
+            unreadable,
+        )
+
+
+def _fill(values: list[str | int], numbers: np.ndarray) -> np.ndarray:
+    """The values as numbers: codes as they are, and for the texts these numbers in turn."""
+    filled = np.fromiter((value if isinstance(value, int) else 0 for value in values), np.int32, len(values))
+    filled[filled == 0] = numbers  # codes are negative
+    return filled
+
+
+def chunks(piece: Piece) -> Iterator[bytes]:
+    """Yield the unpacked bytes of a piece, at most WINDOW_BYTES at a time."""
+    if piece.data is not None:
+        yield piece.data
+        return
+    with Path(piece.path).open("rb") as file:
+        if piece.packing == "bzip2":
+            yield from unpack_range(file, piece.start, piece.stop, WINDOW_BYTES)
+        else:
+            file.seek(piece.start)
+            yield file.read(piece.stop - piece.start)
+
+
+def check_length(rest: bytes, done: int) -> None:
+    """Refuse a page that does not end; done is where the rest ends, in the text."""
+    if len(rest) > MAX_PAGE_BYTES:
+        raise InputError(
+            f"there is no </page> in the {MAX_PAGE_BYTES:,} bytes after byte {done - len(rest):,} of the text; "
+            "give a dump of current pages (pages-articles), not of their history"
+        )
+
+
+class Bounds(NamedTuple):
+    """Where a page lies in the text: its beginning, the end of its head, and the text of its last revision."""
+
+    begin: int
+    head: int
+    start: int
+    stop: int
+
+
+def split_pages(data: bytes, at: int, limit: int) -> Iterator[Bounds]:
+    """Find the pages between two places, the second of which is the end of one."""
+    while at < limit:
+        opening = TEXT.search(data, at, limit)
+        end = data.find(b"</page>", at, opening.start() if opening else limit)
+        if opening is None or end >= 0:  # a page without text
+            start = stop = end
+        else:
+            start, stop = _text(data, opening, limit)
+            end = data.find(b"</page>", stop, limit)
+            while (revision := data.find(b"<revision>", stop, end)) >= 0:
+                opening = TEXT.search(data, revision, end)
+                start, stop = _text(data, opening, end + len(b"</page>")) if opening else (end, end)
+        begin = max(at, data.find(b"<page>", at, end))
+        head = data.find(b"<revision>", begin, start)
+        yield Bounds(begin, end if head < 0 else head, start, stop)
+        at = end + len(b"</page>")
+
+
+def _text(data: bytes, opening: re.Match[bytes], end: int) -> tuple[int, int]:
+    """Where the text of a revision begins and ends."""
+    if opening[1].endswith(b"/"):
+        return opening.end(), opening.end()
+    stop = data.find(b"</text>", opening.end(), end)
+    return opening.end(), stop if stop >= 0 else data.find(b"</page>", opening.end(), end)
+
+
+def parse_page(data: bytes, bounds: Bounds, rules: Rules) -> Page:
+    """Read one page; links are found only where it is an article. Raises ValueError where it is damaged.
+
+    >>> data = b"<page><title>A</title><revision><text>[[b]] or [[talk:c]]</text></revision></page>"
+    >>> [parse_page(data, bounds, Rules(Site())) for bounds in split_pages(data, 0, len(data))]
+    [Page(title='A', namespace=0, leads_to=-1, text=b'[[b]] or [[talk:c]]')]
+    """
+    begin, head, start, stop = bounds
+    found = TITLE.search(data, begin, head)
+    if not found:
+        raise ValueError("it has no <title>")
+    site = rules.site
+    title = from_xml(found[1]).replace("_", " ").strip()
+    if stated := PAGE_NAMESPACE.search(data, begin, head):
+        namespace = int(stated[1])
+    else:
+        prefix, colon, _ = title.partition(":")
+        namespace = site.namespaces.get(prefix.strip().lower(), 0) if colon else 0
+    if namespace != 0:
+        return Page(title, namespace, ARTICLE, b"")
+
+    redirect = PAGE_REDIRECT.search(data, begin, head)
+    if redirect and redirect[1] is not None:
+        return Page(title, 0, _article(from_xml(redirect[1]), site), b"")
+    # Before schema 0.6 a redirect was marked without its target, or not at all.
+    if data[start : start + 1] in b"#\xef \t\r\n" and (written := redirect_target(data[start:stop])) is not None:
+        return Page(title, 0, _article(written, site), b"")
+    text = wikitext(data, start, stop)
+    if redirect:
+        targets = find_targets(pa.array([text], pa.binary()))[1]
+        return Page(title, 0, _article(from_xml(targets[0].as_py(), "replace"), site) if len(targets) else NOWHERE, b"")
+    if rules.drop_disambiguations and is_disambiguation(text):
+        return Page(title, 0, DISAMBIGUATION, b"")
+    return Page(title, 0, ARTICLE, text)
+
+
+def _article(target: str, site: Site) -> str | int:
+    title = link_target(target, site)
+    return title if isinstance(title, str) else NOWHERE
+
+
+def write_part(folder: Path, name: str, part: Part) -> tuple[str, int]:
+    """Write the two files of a part; return its name and a checksum of both."""
+    names, arrays = BytesIO(), BytesIO()
+    table = pa.table({"name": part.names})
+    pq.write_table(table, names, compression="lz4", use_dictionary=False, write_statistics=False)
+    np.savez(
+        arrays,
+        pages=part.pages,
+        leads_to=part.leads_to,
+        lengths=part.lengths,
+        links=part.links,
+        dropped=part.dropped,
+        names=np.array(len(part.names)),
+    )
+    (folder / f"{name}.parquet").write_bytes(names.getbuffer())
+    (folder / f"{name}.npz").write_bytes(arrays.getbuffer())
+    return name, crc32(arrays.getbuffer(), crc32(names.getbuffer()))
+
+
+def read_done(file: Path) -> Done | None:
+    """What a piece's JSON file tells, if it is there and the parts are as they were written."""
+    try:
+        content = json.loads(file.read_bytes())
+        done = Done(**content | {name: list(map(tuple, content[name])) for name in ("parts", "unreadable")})
+        for name, checksum in done.parts:
+            names, arrays = ((file.parent / f"{name}{suffix}").read_bytes() for suffix in (".parquet", ".npz"))
+            if crc32(arrays, crc32(names)) != checksum:
+                return None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # cut short by a power failure
+    return done
