@@ -38,6 +38,8 @@ MAGIC = {
 }
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
+SALVAGE_BYTES = 2**14
+
 # A longer line is a file without line ends, which would fill the memory before anyone notices.
 MAX_LINE_BYTES = 64 * 2**20
 
@@ -45,8 +47,9 @@ MAX_LINE_BYTES = 64 * 2**20
 def open_bytes(
     path: str | os.PathLike[str],
     progress: Callable[[int], None] | None = None,
+    salvage: bool = False,
 ) -> io.BufferedReader:
-    """Open a file for reading its unpacked bytes.
+    """Open a file for reading its unpacked bytes; salvage gives nearly all of them that precede damage.
 
     progress is called with the number of bytes just taken from the file as it lies on disk, so the calls add
     up to the file's size whatever it is packed with.
@@ -64,13 +67,13 @@ def open_bytes(
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "plain")
     stored = _Stored(file, head, progress)
     if kind == "plain":
-        return io.BufferedReader(_Unpacked(stored, stored, name, kind), 2**20)
+        return io.BufferedReader(_Unpacked(stored, stored, name, kind, False), 2**20)
     if kind not in PACKINGS:
         stored.close()
         raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside")
     # A small buffer below the unpacking, so that the place named in an error is near the damage.
     unpacked = PACKINGS[kind](io.BufferedReader(stored, 2**16))
-    return io.BufferedReader(_Unpacked(unpacked, stored, name, kind), 2**20)
+    return io.BufferedReader(_Unpacked(unpacked, stored, name, kind, salvage), 2**20)
 
 
 def open_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -125,22 +128,26 @@ class _Stored(io.RawIOBase):
 class _Unpacked(io.RawIOBase):
     """The bytes inside a packed file; damage becomes an InputError that names the file and the place."""
 
-    def __init__(self, stream: Any, stored: _Stored, name: str, kind: str) -> None:
-        self.stream, self.stored, self.name, self.kind = stream, stored, name, kind
+    def __init__(self, stream: Any, stored: _Stored, name: str, kind: str, salvage: bool) -> None:
+        self.stream, self.stored, self.name, self.kind, self.salvage = stream, stored, name, kind, salvage
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            size: int = self.stream.readinto(buffer)
+            if not self.salvage:
+                return self.stream.readinto(buffer)
+            # A read that comes upon damage loses what it already has: so let it have little.
+            data = self.stream.read1(min(len(buffer), SALVAGE_BYTES))
         except DAMAGE as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
                 f"'{self.name}' ({self.kind}) is damaged or cut short near byte {self.stored.taken:,}: "
                 f"{reason}; fetch the file again, or pack it anew"
             ) from error
-        return size
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         if not self.closed:

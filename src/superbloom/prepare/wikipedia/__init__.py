@@ -30,8 +30,7 @@ from superbloom.prepare.wikipedia.workers import Pool
 GIB = 2**30
 WORKER_BYTES = 300 * 2**20  # what a process takes at most
 FORMAT = 1  # of the files in OUT.parts
-PIECES = "[0-9]*.json"  # those of them that tell of a piece
-
+TICKET = "parts.json"  # says of which files they are
 
 # Why links are left out, in the order in which it is found out.
 DROPPED = (
@@ -100,7 +99,7 @@ def prepare_wikipedia(
     check_cuts(min_count, max_names)
     check_replaceable(out, "corpus")
     files = [os.fspath(path) for path in paths]
-    size = max(1, min(workers or len(os.sched_getaffinity(0)), (memory - GIB // 2) // WORKER_BYTES))
+    size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
     folder = out.with_name(f"{out.name}.parts")
     start_or_continue(folder, files, drop_disambiguations, notice)
     selection = Selection(open_links, drop_repeats, min_count, max_names)
@@ -110,10 +109,10 @@ def prepare_wikipedia(
             notice(line)
         corpus, counts = merge(folder, parts, selection, memory // 2, size)
     except InputError:
-        if any(folder.glob(PIECES)):
+        if any(folder.glob("*.npz")):
             notice(f"what was read is kept in {folder} for the next run")
         else:
-            shutil.rmtree(folder)
+            remove(folder)
         raise
     if not open_links and counts["to missing pages"] > counts["kept"]:
         notice(f"{counts['to missing pages']:,} links lead to pages that are not in these files; --open keeps them")
@@ -124,8 +123,13 @@ def prepare_wikipedia(
     source = ", ".join(Path(path).name for path in files)
     corpus.info = {"source": source, "min_count": min_count, "counted": report.counts}
     corpus.save(out)
-    shutil.rmtree(folder)
+    remove(folder)
     return report
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_files(
@@ -142,7 +146,8 @@ def read_files(
             if strict and damage:
                 raise InputError(f"{damage[0]}; without --strict what precedes it is kept")
     if not parts:
-        raise InputError(f"no page was found in {', '.join(files)}; give a pages-articles dump")
+        reason = damage[0] if damage else f"no page was found in {', '.join(files)}"
+        raise InputError(f"{reason}; give a pages-articles dump")
     return Report(dict(counts), damage=damage), parts
 
 
@@ -158,18 +163,25 @@ def start_or_continue(
         else:
             inputs.append([path, os.getpid(), os.times().elapsed])  # a stream cannot be known again
     told = {"format": FORMAT, "pieces": PIECE_BYTES, "disambiguations": not drop_disambiguations, "files": inputs}
-    ticket = folder / "parts.json"
     content = json.dumps(told).encode()
     if folder.exists():
-        if not ticket.is_file() and any(folder.iterdir()):
-            raise InputError(f"{folder} is needed for unfinished work, but holds something else; move it away")
-        if ticket.is_file() and ticket.read_bytes() == content:
-            if done := sum(1 for _ in folder.glob(PIECES)):
+        if (folder / TICKET).is_file() and (folder / TICKET).read_bytes() == content:
+            if done := sum(1 for _ in folder.glob("*.done")):
                 notice(f"going on with {folder}: {done:,} pieces are done")
             return
-        shutil.rmtree(folder)
+        if any(TICKET not in entry.name for entry in folder.iterdir()) and not (folder / TICKET).is_file():
+            raise InputError(f"{folder} is needed for unfinished work, but holds something else; move it away")
+        remove(folder)
     folder.mkdir(parents=True)
-    write_atomically(ticket, content)
+    write_atomically(folder / TICKET, content)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of parts, last of all what says that it is one: a kill in between leaves no stranger."""
+    for entry in folder.iterdir():
+        if TICKET not in entry.name:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    shutil.rmtree(folder)
 
 
 def read_dump(
@@ -185,20 +197,22 @@ def read_dump(
         if dump.apart:
             dump.progress(piece.stop - piece.start)
         counts["pages"] += done.pages
-        if done.head is not None:
-            between = carry + done.head.encode("latin-1")
-            part = parser.part(between, 0, len(between))
+        # Usually the head ends a page; but </page> itself may lie on both sides of a cut.
+        between = carry + (done.tail if done.head is None else done.head)
+        end = between.rfind(b"</page>") + len(b"</page>")
+        if end >= len(b"</page>"):
+            part = parser.part(between, 0, end)
             yield write_part(folder, f"{piece.name}-0000", part)[0]
             counts["pages"] += part.read
-            done.unreadable += [(at - len(carry), reason) for at, reason in part.unreadable]
-            carry = b""
+            done.unreadable = [(at - len(carry), reason) for at, reason in part.unreadable] + done.unreadable
+            between = between[end:]
+        carry = between + (b"" if done.head is None else done.tail)
         yield from (name for name, _ in done.parts)
         for at, reason in done.unreadable:
             counts["unreadable pages"] += 1
             if counts["unreadable pages"] <= 3:
                 notes.append(f"'{dump.path}': the page at byte {offset + at:,} of the text is left out: {reason}")
-        carry += done.tail.encode("latin-1")
-        offset += done.bytes
+        offset += done.size
         damage = done.damage
         if damage is None:
             try:

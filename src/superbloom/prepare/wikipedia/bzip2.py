@@ -10,7 +10,9 @@ from __future__ import annotations
 import bz2
 import io
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
 import numpy as np
@@ -35,12 +37,14 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
     InputError names the first damaged block, after all before it.
     """
     file.seek(start)
-    packed = file.read(stop - start + MAX_BLOCK_BYTES)
-    begins = find_marks(packed, BLOCK)
-    mine = [begin for begin in begins if begin < 8 * (stop - start)]
-    ends = [_end_of_stream(packed, after) or after for after in begins[1:]]
-    last = begins[-1] // 8 if begins else 0
-    ends += [8 * last + bit for bit in find_marks(packed[last:], END)[:1]] or [8 * len(packed)]
+    asked = stop - start + MAX_BLOCK_BYTES
+    packed = file.read(asked)
+    marks = find_marks(packed)
+    blocks = [bit for bit, mark in marks if mark == BLOCK and bit < 8 * (stop - start)]
+    lost = _lost_blocks(packed, marks, 8 * (stop - start), len(packed) < asked)
+    mine = sorted([*blocks, *lost])
+    edges = sorted([*(bit for bit, _ in marks), *lost, 8 * len(packed)])
+    ends = [edges[bisect_right(edges, begin)] for begin in mine]
     done = 0
     try:
         for data in _unpack(b"".join(map(_stream, [packed] * len(mine), mine, ends)), size):
@@ -49,46 +53,64 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
         return
     except (OSError, EOFError, RuntimeError, ValueError):
         pass
-    for number, begin in enumerate(mine):
-        for end in ends[number : number + 2]:  # the second, should the first have come about by chance
+    for begin in mine:
+        following = bisect_right(edges, begin)
+        for end in edges[following : following + 2]:  # the second, should the first have come about by chance
             try:
                 data = bz2.decompress(_stream(packed, begin, end))
                 break
             except (OSError, EOFError, ValueError) as error:
                 reason = error
         else:
+            with suppress(OSError, ValueError):  # the block may be whole, and only what follows it cut off
+                yield bz2.BZ2Decompressor().decompress(_stream(packed, begin, end)[:-10])[done:]
             raise InputError(f"bzip2 block at byte {start + begin // 8:,}: {reason}")
         fresh, done = data[done:], max(0, done - len(data))
         for at in range(0, len(fresh), size):
             yield fresh[at : at + size]
 
 
-def find_marks(packed: bytes, mark: int) -> list[int]:
-    """The bits at which a 48-bit mark begins.
+def find_marks(packed: bytes) -> list[tuple[int, int]]:
+    """The bits at which blocks begin and streams end, in order, each with its mark.
 
-    >>> find_marks((BLOCK << 101).to_bytes(20, "big"), BLOCK)
-    [11]
+    >>> find_marks((BLOCK << 101).to_bytes(20, "big")) == [(11, BLOCK)]
+    True
     """
-    # Whatever the shift, four bytes are filled by the mark alone: look for those eight words, at any byte.
+    # Whatever the shift, a mark alone fills its bytes 1 to 3, and one of the two pairs in them begins at an even byte.
+    places: dict[int, list[tuple[int, int]]] = {}
+    for mark in (BLOCK, END):
+        for shift in range(8):
+            shifted = ((mark << 8) >> shift).to_bytes(7, "big")
+            for lead in (1, 2):
+                pair = int.from_bytes(shifted[lead : lead + 2], "little")
+                places.setdefault(pair, []).append((shift - 8 * lead, mark))
+    wanted = np.zeros(2**16, dtype=bool)
+    wanted[list(places)] = True
+    pairs = np.frombuffer(packed, "<u2", len(packed) // 2)
     found = []
-    for shift in range(8):
-        inner = np.uint32(int.from_bytes(((mark << 8) >> shift).to_bytes(7, "big")[1:5], "little"))
-        for lead in range(min(4, len(packed) // 4)):
-            hits = np.frombuffer(packed, "<u4", (len(packed) - lead) // 4, lead) == inner
-            if hits.any():
-                bits = 8 * (4 * np.flatnonzero(hits) + lead - 1) + shift
-                found += [bit for bit in bits.tolist() if bit >= 0 and _bits(packed, bit, 48) == mark]
+    for at in np.flatnonzero(wanted[pairs]).tolist():
+        for place, mark in places[int(pairs[at])]:
+            if (bit := 16 * at + place) >= 0 and _bits(packed, bit, 48) == mark:
+                found.append((bit, mark))
     return sorted(found)
 
 
-def _end_of_stream(packed: bytes, after: int) -> int | None:
-    """The bit at which a stream ends, if the block at `after` is the first of the next one."""
-    header = after // 8 - 4
-    if after % 8 == 0 and header >= 0 and HEADER.match(packed, header):
-        for begin in range(8 * header - 80, 8 * header - 88, -1):
-            if begin >= 0 and _bits(packed, begin, 48) == END:
-                return begin
-    return None
+def _lost_blocks(packed: bytes, marks: list[tuple[int, int]], limit: int, is_last: bool) -> list[int]:
+    """Where a block should begin, since a stream ended before and the file goes on, but none does.
+
+    Without these a decoder would take what follows for garbage after the end, and say nothing.
+    """
+    known = {bit for bit, _ in marks}
+    lost = []
+    for bit, mark in marks:
+        if mark == END and bit < limit:
+            after = -(-(bit + 80) // 8)  # its checksum has 32 bits; a stream ends with a byte
+            if HEADER.match(packed, after):
+                if 8 * after + 32 not in known:
+                    lost.append(8 * after + 32)
+            elif not is_last or any(other > bit for other in known):
+                lost.append(8 * after)
+    return lost
 
 
 def _stream(packed: bytes, begin: int, end: int) -> bytes:

@@ -32,7 +32,7 @@ class Dump:
         self.path, self.number, self.progress = path, number, progress
         self.damage: str | None = None
         self.taken = 0
-        self.stream = open_bytes(path, self._taken)
+        self.stream = open_bytes(path, self._taken, salvage=True)
         self.packing: str = self.stream.raw.kind  # type: ignore[attr-defined]
         try:
             self._read_head()
@@ -47,12 +47,16 @@ class Dump:
         self.stream.close()
 
     def _read_head(self) -> None:
-        head = self.stream.read(READ_BYTES)
+        head = b""
+        while len(head) < READ_BYTES and (read := self._read()):
+            head += read
         self.decoder = _decoder(head)
         # Only a stretch of a bzip2 or plain file can be read without all before it.
         self.apart = self.packing in PIECE_BYTES and Path(self.path).is_file() and self.decoder is None
         self.head = self.decode(head)
         if not EXPORT.match(self.head):
+            if self.damage and not head:
+                raise InputError(self.damage)
             raise InputError(
                 f"'{self.path}' is not a MediaWiki XML export: it does not begin with <mediawiki>; "
                 "give a file such as enwiki-latest-pages-articles.xml.bz2"
@@ -66,21 +70,28 @@ class Dump:
         """Yield the pieces in order, up to where the file turns out to be damaged: self.damage then says how."""
         if self.apart:
             size, step = Path(self.path).stat().st_size, PIECE_BYTES[self.packing]
+            self.damage = None  # a piece will find it again
             for number, start in enumerate(range(0, size, step)):
                 yield Piece(self.path, self.number, number, start, min(start + step, size), self.packing)
             return
-        number, data, read = 0, self.head, self.head
+        number, data, size, read = 0, [self.head], len(self.head), self.head
         while read:
-            try:
-                read = self.stream.read1(READ_BYTES)
-            except InputError as error:
-                read, self.damage = b"", str(error)
+            read = self._read()
             self.progress(self.taken)
             self.taken = 0
-            data += self.decode(read, final=not read)
-            if len(data) >= STREAM_BYTES or (data and not read):
-                yield Piece(self.path, self.number, number, 0, 0, self.packing, data)
-                number, data = number + 1, b""
+            data.append(self.decode(read, final=not read))
+            size += len(data[-1])
+            if size >= STREAM_BYTES or (size and not read):
+                yield Piece(self.path, self.number, number, 0, 0, self.packing, b"".join(data))
+                number, data, size = number + 1, [], 0
+
+    def _read(self) -> bytes:
+        """Some more bytes, none at the end or where the file turns out to be damaged."""
+        try:
+            return b"" if self.damage else self.stream.read1(READ_BYTES)
+        except InputError as error:
+            self.damage = str(error)
+            return b""
 
     def decode(self, data: bytes, final: bool = False) -> bytes:
         """The same text in UTF-8."""

@@ -2,8 +2,8 @@
 
 A piece is a stretch of the dump's file, cut anywhere. Its pages are parsed in windows of bounded size; each window
 becomes one part, two files: PART.parquet (its names) and PART.npz (pages and links as numbers of those names). Last
-comes PIECE.json, which says that the piece is done and keeps its two ends: the end of the page that began before it,
-and the beginning of the page it breaks off in. joined, they are the pages between the pieces.
+comes PIECE.done, which says that the piece is done and keeps its two ends: the end of the page that began before it,
+and the beginning of the page it breaks off in. Joined, they are the pages between the pieces.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Piece(NamedTuple):
 
 @dataclass
 class Done:
-    """What PIECE.json tells of a piece: its parts, its two ends, and what was wrong with it.
+    """What PIECE.done tells of a piece: its parts, its two ends, and what was wrong with it.
 
     head is None where no page ends in the piece; then tail is the whole of it.
     """
 
     parts: list[tuple[str, int]] = field(default_factory=list)  # name and checksum
-    bytes: int = 0
-    head: str | None = None  # bytes as latin-1, which JSON can carry
-    tail: str = ""
+    size: int = 0  # of its text, in bytes
+    head: bytes | None = None
+    tail: bytes = b""
     pages: int = 0
     unreadable: list[tuple[int, str]] = field(default_factory=list)
     damage: str | None = None
@@ -121,7 +121,7 @@ class Parser:
 
     def piece(self, piece: Piece, folder: Path) -> Done:
         """Parse a piece and leave its files in the folder; a piece done before is only looked up."""
-        file = folder / f"{piece.name}.json"
+        file = folder / f"{piece.name}.done"
         if (known := read_done(file)) is not None:
             return known
         done = Done()
@@ -129,27 +129,25 @@ class Parser:
         try:
             for data in chunks(piece):
                 rest = rest + data if rest else data
-                done.bytes += len(data)
+                done.size += len(data)
                 begin = 0
                 if done.head is None and (found := rest.find(b"</page>")) >= 0:
                     begin = found + len(b"</page>")
-                    done.head = rest[:begin].decode("latin-1")
+                    done.head = rest[:begin]
                 if done.head is not None and (found := rest.rfind(b"</page>", begin)) >= 0:
                     end = found + len(b"</page>")
                     part = self.part(rest, begin, end)
                     done.parts.append(write_part(folder, f"{piece.name}-{len(done.parts) + 1:04d}", part))
                     done.pages += part.read
-                    offset = done.bytes - len(rest)
+                    offset = done.size - len(rest)
                     done.unreadable += [(offset + at, reason) for at, reason in part.unreadable]
                     begin = end
                 rest = rest[begin:]
-                check_length(rest, done.bytes)
+                check_length(rest, done.size)
         except InputError as error:
             done.damage = str(error)
-        done.tail = rest.decode("latin-1")
-        temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(done)))
-        temporary.replace(file)
+        done.tail = rest
+        write_done(file, done)
         return done
 
     def part(self, data: bytes, begin: int, end: int) -> Part:
@@ -239,8 +237,10 @@ class Bounds(NamedTuple):
 
 def split_pages(data: bytes, at: int, limit: int) -> Iterator[Bounds]:
     """Find the pages between two places, the second of which is the end of one."""
+    opening = TEXT.search(data, at, limit)
     while at < limit:
-        opening = TEXT.search(data, at, limit)
+        if opening and opening.start() < at:
+            opening = TEXT.search(data, at, limit)
         end = data.find(b"</page>", at, opening.start() if opening else limit)
         if opening is None or end >= 0:  # a page without text
             start = stop = end
@@ -248,8 +248,8 @@ def split_pages(data: bytes, at: int, limit: int) -> Iterator[Bounds]:
             start, stop = _text(data, opening, limit)
             end = data.find(b"</page>", stop, limit)
             while (revision := data.find(b"<revision>", stop, end)) >= 0:
-                opening = TEXT.search(data, revision, end)
-                start, stop = _text(data, opening, end + len(b"</page>")) if opening else (end, end)
+                later = TEXT.search(data, revision, end)
+                start, stop = _text(data, later, end + len(b"</page>")) if later else (end, end)
         begin = max(at, data.find(b"<page>", at, end))
         head = data.find(b"<revision>", begin, start)
         yield Bounds(begin, end if head < 0 else head, start, stop)
@@ -260,8 +260,12 @@ def _text(data: bytes, opening: re.Match[bytes], end: int) -> tuple[int, int]:
     """Where the text of a revision begins and ends."""
     if opening[1].endswith(b"/"):
         return opening.end(), opening.end()
-    stop = data.find(b"</text>", opening.end(), end)
-    return opening.end(), stop if stop >= 0 else data.find(b"</page>", opening.end(), end)
+    start = opening.end()
+    stop = data.find(b"<", start, end)  # in the text itself it is written &lt;, unless a hand wrote the file
+    if not data.startswith(b"</text>", stop):
+        end = data.find(b"</page>", start, end)
+        stop = data.find(b"</text>", start, end)
+    return start, stop if stop >= 0 else end
 
 
 def parse_page(data: bytes, bounds: Bounds, rules: Rules) -> Page:
@@ -277,6 +281,8 @@ def parse_page(data: bytes, bounds: Bounds, rules: Rules) -> Page:
         raise ValueError("it has no <title>")
     site = rules.site
     title = from_xml(found[1]).replace("_", " ").strip()
+    if not title:
+        raise ValueError("its <title> is empty")
     if stated := PAGE_NAMESPACE.search(data, begin, head):
         namespace = int(stated[1])
     else:
@@ -324,15 +330,30 @@ def write_part(folder: Path, name: str, part: Part) -> tuple[str, int]:
     return name, crc32(arrays.getbuffer(), crc32(names.getbuffer()))
 
 
+def write_done(file: Path, done: Done) -> None:
+    """A checksum, a line of JSON, the two ends."""
+    told = asdict(done) | {"head": None if done.head is None else len(done.head), "tail": len(done.tail)}
+    content = json.dumps(told).encode() + b"\n" + (done.head or b"") + done.tail
+    temporary = file.with_suffix(".new")
+    temporary.write_bytes(b"%08x\n" % crc32(content) + content)
+    temporary.replace(file)
+
+
 def read_done(file: Path) -> Done | None:
-    """What a piece's JSON file tells, if it is there and the parts are as they were written."""
+    """What such a file tells, if it is there and the parts are as they were written."""
     try:
-        content = json.loads(file.read_bytes())
-        done = Done(**content | {name: list(map(tuple, content[name])) for name in ("parts", "unreadable")})
-        for name, checksum in done.parts:
+        checksum, _, content = file.read_bytes().partition(b"\n")
+        if checksum != b"%08x" % crc32(content):
+            return None
+        line, _, ends = content.partition(b"\n")
+        told = json.loads(line)
+        told["tail"] = ends[told["head"] or 0 :]
+        told["head"] = None if told["head"] is None else ends[: told["head"]]
+        done = Done(**told | {name: list(map(tuple, told[name])) for name in ("parts", "unreadable")})
+        for name, written in done.parts:
             names, arrays = ((file.parent / f"{name}{suffix}").read_bytes() for suffix in (".parquet", ".npz"))
-            if crc32(arrays, crc32(names)) != checksum:
+            if crc32(arrays, crc32(names)) != written:
                 return None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # cut short by a power failure
+    except OSError:
+        return None
     return done
