@@ -310,13 +310,14 @@ def test_interrupted_run_goes_on_and_so_does_one_whose_worker_is_killed(site: Pa
     assert files(site / "stopped") == files(site / "whole.xml")
 
 
-def test_killed_before_any_change_of_a_file_it_goes_on(tmp_path: Path) -> None:
-    # Every time it opens, renames or removes a file, from making the folder of parts to removing it.
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_before_any_change_of_a_file_it_goes_on(tmp_path: Path, step: int) -> None:
+    # When it opens, renames or removes a file, from making the folder of parts to removing it.
     (tmp_path / "dump.xml").write_bytes(whole(varied_pages(5)))
     command = ("dump.xml", "--workers", 1, "--out")
     changes = int(run(tmp_path, job(*command, "whole", die=-1))[0].out.split()[-1])
     assert changes > 30
-    numbers = range(1, changes + 1)
+    numbers = [n for n in range(1, changes + 1) if n % step == 0 or n < 6 or n > changes - 6]
     results = run(tmp_path, *(job(*command, n, die=die) for n in numbers for die in (n, None)))
     assert {done.code for done in results[::2]} == {KILLED}
     wrong = {
@@ -336,7 +337,7 @@ def redone(out: Path, done: Done, whole: Path) -> str | None:
 
 def damaged(data: bytes, flips: int) -> dict[str, bytes | None]:
     """The content of a file in the ways it may come back; None where it does not."""
-    ways = {"gone": None, "empty": b"", "cut": data[: len(data) // 2], "zeroed": bytes(len(data))}
+    ways = {"gone": None, "cut": data[: len(data) // 2], "zeroed": bytes(len(data))}
     # In a text, where it matters: in links and values.
     places = [match.end() for match in re.finditer(rb'\[\[|": ', data)] if data.isascii() else range(len(data))
     for at in random.Random(0).sample(places, flips):
@@ -349,7 +350,7 @@ def test_damaged_leftovers_are_done_again(site: Path) -> None:
     run(site, job(*command, "left", pieces=60_000, die="tempfile.mkdtemp"))  # about to write the corpus
     left, outs = site / "left.parts", []
     assert pieces_done(left) > 2
-    for pattern, flips in {"*-*.done": 8, "*.npz": 2, "*.parquet": 2, "parts.json": 2, "names.duckdb": 0}.items():
+    for pattern, flips in {"*-*.done": 6, "*.npz": 2, "*.parquet": 2, "parts.json": 2, "names.duckdb": 0}.items():
         found = sorted(left.glob(pattern))
         name = found[len(found) // 2].name
         for way, data in damaged((left / name).read_bytes(), flips).items():
@@ -414,7 +415,7 @@ def test_packing_and_pieces_do_not_matter(packed: Path, way: dict[str, Any]) -> 
     assert [kind for kind in PACK if content(packed / f"{kind} {way}") != content(packed / "expected")] == []
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("plain", 2), ("plain", 3), ("bz2 of many streams", 3), ("gz", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [("plain", 2), ("bz2 of many streams", 3), ("gz", 2)])
 def test_number_of_workers_does_not_matter(packed: Path, kind: str, workers: int) -> None:
     out = f"{kind} {workers}"
     done = finish(start(packed, kind, "--out", out, "--workers", workers, "--memory", 4, pieces=20_000))
@@ -427,10 +428,10 @@ def two_pages() -> bytes:
     return re.sub(rb"(?<=>)\s+(?=<)", b"", whole([page("A", "[[B]] [[C]]"), page("B", "[[A]] [[C]]")]))
 
 
-def tag_ends(text: bytes) -> list[int]:
-    """The bytes at and beside the ends of all tags, and within the last tags."""
-    near = {match.start() + by for match in re.finditer(rb"(?=<)|(?<=>)", text) for by in (0, 1)}
-    return sorted((near | set(range(text.rindex(b"</page>"), len(text)))) & set(range(1, len(text))))
+def tag_ends(text: bytes) -> set[int]:
+    """Where tags begin and end, and every second byte of the last ones."""
+    ends = {match.start() for match in re.finditer(rb"(?=<)|(?<=>)", text)} - {0}
+    return ends | set(range(text.rindex(b"</page>"), len(text), 2))
 
 
 def test_piece_may_end_anywhere(tmp_path: Path) -> None:
@@ -453,9 +454,10 @@ def kept(folder: Path, done: Done) -> list[tuple[str, list[str]]]:
     return list(rows(folder).items()) if folder.exists() else []
 
 
-def test_plain_dump_is_kept_up_to_any_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [{0}, pytest.param({-1, 1}, marks=pytest.mark.slow)])
+def test_plain_dump_is_kept_up_to_any_cut(tmp_path: Path, beside: set[int]) -> None:
     text = two_pages()
-    cuts = [*tag_ends(text), len(text)]
+    cuts = sorted({min(len(text), end + by) for end in tag_ends(text) for by in beside})
     for cut in cuts:
         (tmp_path / f"{cut}.xml").write_bytes(text[:cut])
     results = run(tmp_path, *(job(f"{cut}.xml", "--open", "--workers", 1, "--out", cut) for cut in cuts))
@@ -528,9 +530,14 @@ def packed_text(text: bytes, kind: str) -> tuple[bytes, list[int]]:
     return packed, lengths
 
 
+@cache
+def expected_rows(folder: Path) -> list[tuple[str, list[str]]]:
+    return list(rows(folder / "expected").items())
+
+
 def difference(folder: Path, out: str, done: Done, readable: bytes) -> str | None:
     """How the corpus of a damaged dump is not what the readable part of its text says."""
-    pages, expected = readable.count(b"</page>"), list(rows(folder / "expected").items())
+    pages, expected = readable.count(b"</page>"), expected_rows(folder)
     found = list(rows(folder / out).items()) if (folder / out).exists() else []
     codes = (0, 3) if END in readable else (3,) if pages else (2,)
     if flaw(done) or done.code not in codes or found != expected[:pages]:
@@ -538,7 +545,9 @@ def difference(folder: Path, out: str, done: Done, readable: bytes) -> str | Non
     return None
 
 
-@pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.parametrize(
+    "kind", ["bz2 of small blocks", "bz2 of many streams", "gz", pytest.param("xz", marks=pytest.mark.slow)]
+)
 def test_packed_dump_is_kept_up_to_any_cut(large: Path, kind: str) -> None:
     text = (large / "dump.xml").read_bytes()
     packed, lengths = packed_text(text, kind)
@@ -561,7 +570,7 @@ def test_cut_zstd_dump_keeps_what_precedes_it(large: Path) -> None:
     for part in (30, 60, 90):
         (large / f"{part}.zst").write_bytes(packed[: len(packed) * part // 100])
     results = run(large, *(job(f"{part}.zst", "--open", "--out", f"zst {part}") for part in (30, 60, 90)))
-    expected = list(rows(large / "expected").items())
+    expected = expected_rows(large)
     for part, done in zip((30, 60, 90), results, strict=True):
         assert (part, done.code) == (part, 3), done.err
         found = kept(large / f"zst {part}", done)
@@ -591,7 +600,7 @@ def test_flipped_byte_leaves_the_blocks_before_it(large: Path, kind: str, where:
         (large / f"{kind} at {place}").write_bytes(flipped)
     cases = [(f"{kind} at {place}", bare, text[: lengths[place]]) for place in places for bare in (False, True)]
     options, wrong = ("--open", "--workers", 1, "--out"), {}
-    jobs = [job(name, *options, f"{name} {bare}", pieces=100_000, bare=bare) for name, bare, _ in cases]
+    jobs = [job(name, *options, f"{name} {bare}", pieces=30_000, bare=bare) for name, bare, _ in cases]
     for (name, bare, intact), done in zip(cases, run(large, *jobs), strict=True):
         how = difference(large, f"{name} {bare}", done, intact)
         if how or not re.search(rf"'{name}' .*block at byte [\d,]+", done.err):
@@ -599,7 +608,7 @@ def test_flipped_byte_leaves_the_blocks_before_it(large: Path, kind: str, where:
     assert wrong == {}
 
 
-@pytest.mark.parametrize(("size", "bare"), [(None, False), (20_000, False), (20_000, True)])
+@pytest.mark.parametrize(("size", "bare"), [(None, False), (20_000, True)])
 def test_streams_lost_in_the_middle_are_told(large: Path, size: int | None, bare: bool) -> None:
     packed = streams(plain_pages(1_600, links=25), step=100)
     lost = [*packed[:13], bytes(sum(map(len, packed[13:15]))), *packed[15:]]
@@ -607,7 +616,7 @@ def test_streams_lost_in_the_middle_are_told(large: Path, size: int | None, bare
     out = f"lost {size} {bare}"
     done = run(large, job("lost.bz2", "--open", "--workers", 1, "--out", out, pieces=size, bare=bare))[0]
     assert (done.code, len(rows(large / out))) == (3, 1_200), done.err
-    assert kept(large / out, done) == list(rows(large / "expected").items())[:1_200]
+    assert kept(large / out, done) == expected_rows(large)[:1_200]
 
 
 def test_file_without_pages_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -720,7 +729,7 @@ def test_millions_of_spellings_stay_within_the_memory_allowed(tmp_path: Path, ki
 @pytest.mark.parametrize("filler", [b"<page><title>Empty</title></page>", b"</page>"], ids=str)
 def test_pages_without_text_take_linear_time(tmp_path: Path, filler: bytes) -> None:
     # It takes seconds, or hours where each page is searched for a <text> to the end of the file.
-    (tmp_path / "dump.bz2").write_bytes(bz2.compress(SOME + filler * (5_000_000 // len(filler)) + END))
+    (tmp_path / "dump.bz2").write_bytes(bz2.compress(SOME + filler * (3_000_000 // len(filler)) + END))
     done = run(tmp_path, job("dump.bz2", "--out", "out"))[0]
     assert flaw(done) is None
     assert {key: row for key, row in rows(tmp_path / "out").items() if key.startswith("Page")} == {
@@ -810,7 +819,7 @@ def test_line_ends_and_encodings_do_not_matter(tmp_path: Path) -> None:
     jobs = []
     for name, data in variants.items():
         (tmp_path / name).write_bytes(data)
-        sizes = [None] if name.startswith("UTF-16-le") else [None, 5_001]
+        sizes = [None, 5_001] if name in ("CRLF", "UTF-16-be", "UTF-16 in gzip") else [None]
         jobs += [job(name, "--workers", 1, "--out", f"{name} {size}", pieces=size) for size in sizes]
     for asked, done in zip(jobs, run(tmp_path, *jobs), strict=True):
         out = asked["arguments"][-1]
