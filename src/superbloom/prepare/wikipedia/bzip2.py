@@ -46,13 +46,14 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
     edges = sorted([*(bit for bit, _ in marks), *lost, 8 * len(packed)])
     ends = [edges[bisect_right(edges, begin)] for begin in mine]
     done = 0
-    try:
-        for data in _unpack(b"".join(map(_stream, [packed] * len(mine), mine, ends)), size):
-            yield data
-            done += len(data)
-        return
-    except (OSError, EOFError, RuntimeError, ValueError):
-        pass
+    if IndexedBzip2File is not None:
+        try:
+            for data in _unpack(b"".join(map(_stream, [packed] * len(mine), mine, ends)), size):
+                yield data
+                done += len(data)
+            return
+        except (OSError, EOFError, RuntimeError, ValueError):
+            pass
     for begin in mine:
         following = bisect_right(edges, begin)
         for end in edges[following : following + 2]:  # the second, should the first have come about by chance
@@ -63,7 +64,7 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
                 reason = error
         else:
             with suppress(OSError, ValueError):  # the block may be whole, and only what follows it cut off
-                yield bz2.BZ2Decompressor().decompress(_stream(packed, begin, end)[:-10])[done:]
+                yield _unpack_open(_stream(packed, begin, end)[:-10])[done:]
             raise InputError(f"bzip2 block at byte {start + begin // 8:,}: {reason}")
         fresh, done = data[done:], max(0, done - len(data))
         for at in range(0, len(fresh), size):
@@ -127,10 +128,18 @@ def _stream(packed: bytes, begin: int, end: int) -> bytes:
 
 
 def _unpack(streams: bytes, size: int) -> Iterator[bytes]:
-    opened = IndexedBzip2File(io.BytesIO(streams), parallelization=1) if IndexedBzip2File else None
-    with opened or bz2.BZ2File(io.BytesIO(streams)) as file:
+    with IndexedBzip2File(io.BytesIO(streams), parallelization=1) as file:
         while data := file.read(size):
             yield data
+
+
+def _unpack_open(stream: bytes) -> bytes:
+    """Unpack a stream that has no end."""
+    unpacker = bz2.BZ2Decompressor()
+    data = [unpacker.decompress(stream)]
+    while data[-1]:
+        data.append(unpacker.decompress(b""))
+    return b"".join(data)
 
 
 def _bits(packed: bytes, begin: int, count: int) -> int:

@@ -38,9 +38,7 @@ from superbloom.prepare.wikipedia.wikitext import (
 
 # MediaWiki stores at most 2 MiB a page; only a page with its whole history can be longer than this.
 MAX_PAGE_BYTES = 32 * 2**20
-WINDOW_BYTES = 64 * 2**20
-# How many spellings of links a worker remembers; about 200 bytes each.
-MAX_SPELLINGS = 400_000
+WINDOW_BYTES = 32 * 2**20
 
 # What a page is, instead of the number of the name it redirects to.
 ARTICLE, NOWHERE, DISAMBIGUATION = -1, -2, -3
@@ -152,8 +150,6 @@ class Parser:
 
     def part(self, data: bytes, begin: int, end: int) -> Part:
         """Parse the pages in a stretch of text that ends with one."""
-        if len(self.titles) > MAX_SPELLINGS:
-            self.titles.clear()
         pages, unreadable, read = [], [], 0
         for bounds in split_pages(data, begin, end):
             read += 1
@@ -167,7 +163,7 @@ class Parser:
         lengths, targets = find_targets(pa.array([page.text for page in pages], pa.binary()))
         spellings = targets.dictionary
         plain, plain_titles = self.titles.plain(spellings)
-        others = list(map(self.titles.__getitem__, spellings.filter(pc.invert(plain)).to_pylist()))
+        others = self.titles.look_up(spellings.filter(pc.invert(plain)))
 
         # All names, each once: of pages, of redirects' targets, of links.
         redirects = [page.leads_to for page in pages if isinstance(page.leads_to, str)]

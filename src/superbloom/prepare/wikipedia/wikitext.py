@@ -62,6 +62,8 @@ ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*+);
 DIRECTION_MARKS = re.compile("[\u200e\u200f\u202a-\u202e]")
 ILLEGAL = re.compile(r"[\x00-\x1f\x7f<>\[\]{}|\ufffd]|%[0-9a-fA-F]{2}|~~~|^:|^\.{1,2}(?:/|$)|/\.{1,2}(?:/|$)")
 MAX_TITLE_BYTES = 255
+# How many spellings of links are remembered; about 250 bytes each.
+MAX_SPELLINGS = 400_000
 DOTTED_I = ("tr", "az", "kaa")  # languages in which the capital of i is İ
 
 
@@ -93,6 +95,15 @@ class Titles(dict[bytes, str | int]):
         except UnicodeDecodeError:
             found = NO_TITLE
         self[target] = found
+        return found
+
+    def look_up(self, targets: pa.Array) -> list[str | int]:
+        """The titles of many targets; spellings are forgotten when they become too many."""
+        found: list[str | int] = []
+        for begin in range(0, len(targets), MAX_SPELLINGS // 4):
+            if len(self) > MAX_SPELLINGS:
+                self.clear()
+            found += map(self.__getitem__, targets[begin : begin + MAX_SPELLINGS // 4].to_pylist())
         return found
 
     def plain(self, targets: pa.Array) -> tuple[pa.Array, pa.Array]:
