@@ -139,9 +139,10 @@ def read_pages(names: Names, counts: Counter[str]) -> tuple[np.ndarray, list[np.
         targets[redirects == DISAMBIGUATION] = LEFT_OUT
         leads_to[titles[first]] = targets[first]
         new.append(first)
-        counts["articles"] += int((redirects == ARTICLE).sum())
-        counts["disambiguations"] += int((redirects == DISAMBIGUATION).sum())
-        counts["redirects"] += int((redirects > DISAMBIGUATION).sum() - (redirects == ARTICLE).sum())
+        articles, disambiguations = (int((redirects == kind).sum()) for kind in (ARTICLE, DISAMBIGUATION))
+        counts["articles"] += articles
+        counts["disambiguations"] += disambiguations
+        counts["redirects"] += len(redirects) - articles - disambiguations
         counts["repeated titles"] += int((~first).sum())
     return leads_to, new
 
@@ -257,6 +258,4 @@ def _map(path: Path) -> np.ndarray:
 
 
 def _large(names: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(
-        [chunk.cast(pa.large_string()) for chunk in names.chunks] or [pa.array([], pa.large_string())]
-    )
+    return names.cast(pa.large_string()).combine_chunks()
