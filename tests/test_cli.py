@@ -109,7 +109,7 @@ def test_predict_prints_ranked_names_with_their_certificate(home):
     done = run("predict", "model", "Copenhagen", "[MASK]", "-k", 3, cwd=home)
     lines = done.stdout.splitlines()
     assert len(lines) == 4
-    assert re.fullmatch(r"   1 +-?\d+\.\d{3}  \w+", lines[0])
+    assert re.fullmatch(r"   1 +-?\d+\.\d{3} +\d+\.\d%  \w+", lines[0])
     assert "certified: no other name scores higher" in lines[3]
 
 
@@ -126,7 +126,7 @@ def test_predict_as_json_is_one_document(home):
 def test_when_every_name_is_excluded_it_says_so(home):
     names = ("Copenhagen", "Denmark", "Oslo", "Norway", "Aarhus")
     exclude = [word for name in names for word in ("--exclude", name)]
-    assert "every name was excluded" in run("predict", "model", "Oslo", *exclude, cwd=home).stdout
+    assert "no name is left" in run("predict", "model", "Oslo", *exclude, cwd=home).stdout
     assert len(run("predict", "model", "Oslo", "-k", 10**15, cwd=home).stdout.splitlines()) == 6
 
 
@@ -170,7 +170,10 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("predict model Copenhagen -k 0", "k=0 given; whole numbers from 1 are allowed"),
         ("predict corpus Copenhagen", "a model folder holds config.json; corpus is a corpus folder"),
         ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),
-        ("predict model Copenhagen --combine mean", "combine='mean' given; sum, min, max or a function are allowed"),
+        (
+            "predict model Copenhagen --combine mean",
+            "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed",
+        ),
         ("train corpus --out m2 --alpha 0 --steps 1", "alpha=0: 1 or more is allowed"),
         ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),
         ("train corpus --out m2 --heads 3 --steps 1", "heads=3 does not divide dim=128: choose one of [1, 2, 4"),

@@ -24,7 +24,8 @@ def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
     model = superbloom.model
     context = ["ring 1 name 2", "ring 1 name 3"]
     ids = torch.tensor([[*map(model.vocab.id, context), Special.MASK]])
-    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10)
+    bonus = model.prior.bonus(model.bloom)
+    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10, bonus=bonus)
     found = superbloom.predict([*context, MASK], k=10)
     assert [prediction.name for prediction in found] == model.vocab.names(whole.ids[0].tolist())
     assert [prediction.score for prediction in found] == pytest.approx(whole.scores[0].tolist())

@@ -1,6 +1,7 @@
 """Certified top-k equals the exhaustive ranking, and the paper's Figure 2 retold."""
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,20 +13,20 @@ from hypothesis.extra import numpy as hnp
 
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash, max_alpha
-from superbloom.search import COMBINES, _Scorer, exhaustive, top_k
+from superbloom.scoring import Bonus
+from superbloom.search import _Search, exhaustive, top_k
 
 
-def slow_ranking(log_probs: np.ndarray, bloom: BloomHash, k: int, combine, exclude) -> tuple[list[int], list[float]]:
+def slow_ranking(log_probs: np.ndarray, bloom: BloomHash, k: int, combine, may, *, floor=-np.inf, bonus=None):
     """Score every id in plain Python; higher score first, then smaller id."""
     scores = []
     for id_ in range(bloom.num_ids):
         per_hash = [np.float32(log_probs[j, bucket]) for j, bucket in enumerate(bloom.buckets(id_).tolist())]
-        scores.append(combine(per_hash))
-    ranked = sorted((id_ for id_ in range(bloom.num_ids) if id_ not in exclude), key=lambda id_: (-scores[id_], id_))[
-        :k
-    ]
-    missing = k - len(ranked)
-    return ranked + [-1] * missing, [float(scores[id_]) for id_ in ranked] + [-np.inf] * missing
+        score = combine(per_hash)
+        scores.append(score if bonus is None else np.float32(score + bonus[id_]))
+    answers = (id_ for id_ in range(bloom.num_ids) if may(id_) and scores[id_] >= floor)
+    ranked = sorted(answers, key=lambda id_: (-scores[id_], id_))[:k]
+    return ranked, [float(scores[id_]) for id_ in ranked]
 
 
 def add(values):
@@ -35,7 +36,34 @@ def add(values):
     return total
 
 
-SLOW_COMBINES = {"sum": add, "min": min, "max": max}
+def weighted(values):
+    return add([np.float32(np.float32(0.5 + j) * value) for j, value in enumerate(values)])
+
+
+SLOW_COMBINES = {"sum": add, "min": min, "max": max, "weights": weighted}
+
+
+def fast_combine(name: str, m: int):
+    return [0.5 + j for j in range(m)] if name == "weights" else name
+
+
+@dataclass
+class Query:
+    """A batch of queries with all that one may ask for, and the plain answer to each."""
+
+    log_probs: np.ndarray
+    bloom: BloomHash
+    combine: str
+    options: dict
+    expected: list
+    beam: int
+
+    def check(self, found, *, certified_only: bool = False) -> None:
+        width = found.ids.shape[1]
+        for row, (ids, scores) in enumerate(self.expected):
+            if not certified_only or found.certified[row]:
+                assert found.ids[row].tolist() == ids + [-1] * (width - len(ids))
+                assert found.scores[row].tolist() == scores + [-np.inf] * (width - len(ids))
 
 
 @st.composite
@@ -48,48 +76,97 @@ def queries(draw):
     value = st.one_of(st.sampled_from([0.0, -1.0, -2.0, -np.inf]), st.floats(-8, 0, width=32))
     batch = draw(st.integers(1, 3))
     log_probs = draw(hnp.arrays(np.float32, (batch, num_hashes, bloom.num_buckets), elements=value))
-    exclude = draw(hnp.arrays(np.int64, (batch, draw(st.integers(0, 4))), elements=st.integers(-1, num_ids - 1)))
-    return log_probs, bloom, draw(st.integers(1, num_ids + 3)), draw(st.integers(1, 8)), exclude
+    combine = draw(st.sampled_from(sorted(SLOW_COMBINES)))
+    options = {"combine": fast_combine(combine, num_hashes)}
+    ks = [draw(st.integers(1, num_ids))] * batch
+    if draw(st.booleans()):
+        ks = [draw(st.integers(1, num_ids)) for _ in range(batch)]
+    options["k"] = torch.tensor(ks) if len(set(ks)) > 1 else ks[0]
+    excluded, allowed = (draw(filters(batch, num_ids)) for _ in range(2))
+    for name, (given_, rows) in (("exclude", excluded), ("allow", allowed)):
+        if given_ is not None and (name == "exclude" or all(rows)):
+            options[name] = given_
+    floors = [-np.inf] * batch
+    if draw(st.booleans()):
+        floors = [draw(st.sampled_from([-1.0, -3.0, -6.5, -np.inf])) for _ in range(batch)]
+        options["min_score"] = torch.tensor(floors)
+    bonus = None
+    if combine == "sum" and draw(st.booleans()):
+        bonus = draw(hnp.arrays(np.float32, num_ids, elements=st.floats(-4, 9, width=32)))
+        options["bonus"] = Bonus.of(torch.from_numpy(bonus), bloom)
+    expected = []
+    for row in range(batch):
+
+        def may(id_, row=row):
+            return id_ not in excluded[1][row] and ("allow" not in options or id_ in allowed[1][row])
+
+        expected.append(
+            slow_ranking(log_probs[row], bloom, ks[row], SLOW_COMBINES[combine], may, floor=floors[row], bonus=bonus)
+        )
+    return Query(log_probs, bloom, combine, options, expected, draw(st.integers(1, 8)))
+
+
+@st.composite
+def filters(draw, batch: int, num_ids: int):
+    """Nothing, ids or a mask, for all queries or for each; and the same as a set of ids a query."""
+    kind = draw(st.sampled_from(["none", "ids", "mask"]))
+    if kind == "none":
+        return None, [set()] * batch
+    rows = draw(st.sampled_from([1, batch]))
+    if kind == "mask":
+        mask = draw(hnp.arrays(np.bool_, (rows, num_ids)))
+        sets = [set(np.flatnonzero(row).tolist()) for row in mask]
+    else:
+        mask = draw(hnp.arrays(np.int64, (rows, draw(st.integers(0, 4))), elements=st.integers(-1, num_ids - 1)))
+        sets = [set(row.tolist()) - {-1} for row in mask]
+    flat = rows == 1 and draw(st.booleans())
+    return torch.from_numpy(mask[0] if flat else mask), sets * batch if rows == 1 else sets
 
 
 @settings(max_examples=CASES)
-@given(queries(), st.sampled_from(sorted(COMBINES)), st.booleans())
-def test_certified_search_equals_exhaustive_ranking(query, combine, may_fall_back):
-    log_probs, bloom, k, beam, exclude = query
-    tensors = torch.from_numpy(log_probs), torch.from_numpy(exclude)
+@given(queries(), st.booleans())
+def test_certified_search_equals_exhaustive_ranking(query, may_fall_back):
+    log_probs = torch.from_numpy(query.log_probs)
     with pytest.MonkeyPatch.context() as patch:
-        if not may_fall_back:  # so small a catalogue would nearly always be ranked exhaustively
-            patch.setattr(_Scorer, "exhaustive_is_cheaper", lambda scorer, width: False)
-        found = top_k(tensors[0], bloom, k, beam=beam, combine=combine, exclude=tensors[1])
-    whole = exhaustive(tensors[0], bloom, k, combine=combine, exclude=tensors[1])
+        if not may_fall_back:  # so small a catalogue would always be ranked directly
+            patch.setattr(_Search, "direct_is_cheaper", lambda search, queries, width: False)
+            patch.setattr(_Search, "hopeless", lambda search, queries: torch.zeros(len(queries), dtype=torch.bool))
+        found = top_k(log_probs, query.bloom, beam=query.beam, **query.options)
     assert found.certified.all()
-    for row in range(len(log_probs)):
-        ids, scores = slow_ranking(log_probs[row], bloom, k, SLOW_COMBINES[combine], set(exclude[row]))
-        assert found.ids[row].tolist() == ids
-        assert found.scores[row].tolist() == scores
-        assert whole.ids[row].tolist() == ids
-    assert (found.scored <= bloom.num_ids).all()
+    query.check(found)
+    query.check(exhaustive(log_probs, query.bloom, **query.options))
+    assert (found.scored <= query.bloom.num_ids).all()
 
 
 @settings(max_examples=CASES)
 @given(queries(), st.integers(1, 3))
 def test_an_answer_certified_before_the_end_is_the_exhaustive_one(query, max_rounds):
-    log_probs, bloom, k, beam, exclude = query
-    tensors = torch.from_numpy(log_probs), torch.from_numpy(exclude)
-    found = top_k(tensors[0], bloom, k, beam=beam, max_rounds=max_rounds, exclude=tensors[1])
-    for row in torch.nonzero(found.certified).flatten().tolist():
-        ids, scores = slow_ranking(log_probs[row], bloom, k, add, set(exclude[row]))
-        assert found.ids[row].tolist() == ids
-        assert found.scores[row].tolist() == scores
+    found = top_k(
+        torch.from_numpy(query.log_probs), query.bloom, beam=query.beam, max_rounds=max_rounds, **query.options
+    )
+    query.check(found, certified_only=True)
     assert (found.rounds <= max_rounds).all()
+
+
+@settings(max_examples=CASES)
+@given(queries(), st.integers(1, 3), st.sampled_from([0.3, 1.0, 2.5]))
+def test_the_mass_that_was_not_scored_is_within_its_bound(query, max_rounds, temperature):
+    options = query.options | {"temperature": temperature}
+    log_probs = torch.from_numpy(query.log_probs)
+    part = top_k(log_probs, query.bloom, beam=query.beam, max_rounds=max_rounds, **options)
+    whole = exhaustive(log_probs, query.bloom, **options)
+    finite = whole.mass.isfinite()
+    assert (part.mass <= whole.mass + 1e-4)[finite].all()
+    assert (torch.logaddexp(part.mass, part.unscored) >= whole.mass - 1e-4)[finite].all()
+    assert (whole.unscored == -torch.inf).all()
 
 
 @settings(max_examples=CASES)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):
     """App. C, written out: for all s not in S^b, score(s) <= c(p^b)."""
-    log_probs, bloom, _, beam, _ = query
-    width = min(beam, bloom.num_buckets - 1)
+    log_probs, bloom = query.log_probs, query.bloom
+    width = min(query.beam, bloom.num_buckets - 1)
     if not width:
         return
     table = bloom.table.numpy()
@@ -147,16 +224,27 @@ def test_a_callers_own_increasing_function():
 
 
 def test_growth_goes_on_only_for_open_queries():
-    bloom = BloomHash.random(4000, 2, 10, seed=0)
-    peaked = torch.full((2, 400), -20.0)
+    bloom = BloomHash.random(200_000, 2, 10, seed=0)
+    peaked = torch.full((2, 20_000), -20.0)
     peaked[:, 0] = 0.0
     peaked[0, bloom.buckets(5)[0]], peaked[1, bloom.buckets(5)[1]] = 10.0, 10.0
-    flat = torch.zeros(2, 400)
-    found = top_k(torch.stack([peaked, flat]).log_softmax(-1), bloom, k=1, beam=2)
-    assert found.ids[:, 0].tolist() == [5, 0]
+    rough = torch.randn(2, 20_000, generator=torch.manual_seed(0))
+    log_probs = torch.stack([peaked, rough]).log_softmax(-1)
+    found = top_k(log_probs, bloom, k=1, beam=2)
+    assert found.ids[:, 0].tolist() == exhaustive(log_probs, bloom, k=1).ids[:, 0].tolist()
+    assert found.ids[0, 0] == 5
     assert found.rounds[0] == 1
     assert found.rounds[1] > 1
     assert found.scored[0] < 50
+
+
+def test_where_all_buckets_tie_every_id_is_ranked():
+    bloom = BloomHash.random(4000, 2, 10, seed=0)
+    for options in ({}, {"beam": 2, "max_rounds": 1}):
+        found = top_k(torch.zeros(3, 2, 400), bloom, k=4, **options)
+        assert found.ids.tolist() == [[0, 1, 2, 3]] * 3
+        assert found.certified.all()
+        assert found.scored.tolist() == [4000] * 3
 
 
 def test_a_wider_beam_never_scores_an_id_twice():
@@ -172,7 +260,7 @@ def test_a_wider_beam_never_scores_an_id_twice():
         ({"k": 0}, "k=0 given"),
         ({"beam": 0}, "beam=0 given"),
         ({"max_rounds": 0}, "max_rounds=0 given"),
-        ({"combine": "mean"}, "combine='mean' given; sum, min, max or a function are allowed"),
+        ({"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):
@@ -186,7 +274,5 @@ def test_bad_log_probs_are_refused():
     bloom = BloomHash.random(10, 2, 2)
     with pytest.raises(InputError, match=r"shape \(1, 2, 4\) given; these hash functions need \(batch, 2, 5\)"):
         top_k(torch.zeros(1, 2, 4), bloom, 1)
-    with pytest.raises(InputError, match=r"exclude of shape \(3,\) given; a row of ids for each of the 1 queries"):
-        top_k(torch.zeros(1, 2, 5), bloom, 1, exclude=torch.tensor([1, 2, 3]))
     with pytest.raises(InputError, match="NaN"):
         top_k(torch.full((1, 2, 5), torch.nan), bloom, 1)

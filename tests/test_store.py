@@ -72,7 +72,7 @@ def test_a_model_survives_its_folder(tmp_path, corpus, options):
         assert again.predict(context, k=6) == model.predict(context, k=6)  # scores to the last bit
     again.save_pretrained(tmp_path / "copy")
     files = {file.name for file in (tmp_path / "model").iterdir()} - {"config.json", "README.md"}
-    assert len(files) == {PLAIN: 4, TWO: 6}[corpus]
+    assert len(files) == {PLAIN: 5, TWO: 7}[corpus]
     assert {name for name in files if not same(tmp_path / "model" / name, tmp_path / "copy" / name)} == set()
 
 
@@ -171,7 +171,7 @@ def test_the_probe_tells_who_died(good, tmp_path):
 FILES = [
     *(("corpus", name) for name in ("corpus.json", "sequences.arrow", "targets.arrow", "vocab.arrow")),
     *(("model", name) for name in ("bloom.safetensors", "config.json", "metrics.json", "model.safetensors")),
-    *(("model", name) for name in ("target_bloom.safetensors", "targets.arrow", "vocab.arrow")),
+    *(("model", name) for name in ("prior.safetensors", "target_bloom.safetensors", "targets.arrow", "vocab.arrow")),
 ]
 
 
@@ -526,6 +526,21 @@ HOSTILE: list[tuple[str, str, Edit, str]] = [
             ("one dimension", lambda t: t.update(table=t["table"].flatten())),
             ("floats", lambda t: t.update(table=t["table"].float())),
             ("long ids", lambda t: t.update(order=t["order"].long())),
+        ]
+    ),
+    *(
+        ("model", f"prior: {what}", tensors_edit("prior.safetensors", edit), "prior.safetensors")
+        for what, edit in [
+            ("none", dict.clear),
+            ("one more", lambda t: t.update(evil=torch.zeros(1))),
+            ("too few", lambda t: t.update(counts=t["counts"][:-1])),
+            ("floats", lambda t: t.update(counts=t["counts"].float())),
+            ("negative", lambda t: t["counts"].__setitem__(2, -1)),
+            ("a weight that is no number", lambda t: t["scale"].__setitem__(0, torch.nan)),
+            ("a weight too large", lambda t: t["scale"].__setitem__(0, 1e9)),
+            ("temperature zero", lambda t: t["scale"].__setitem__(1, 0.0)),
+            ("temperature without end", lambda t: t["scale"].__setitem__(1, torch.inf)),
+            ("one scale", lambda t: t.update(scale=t["scale"][:1])),
         ]
     ),
     *(

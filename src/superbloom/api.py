@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from superbloom import store
+from superbloom.calibrate import calibrate
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
@@ -88,7 +89,7 @@ class Superbloom:
         model = Model.create(self.config_for(corpus), corpus.vocab, corpus.target_vocab)
         start_from_frequencies(model, corpus)
         outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
-        self._use(model)
+        self._use(replace(model, prior=calibrate(model, corpus)))
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
         return self

@@ -36,10 +36,12 @@ Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one 
 MinCount = Annotated[int, typer.Option(help="Leave out names that occur less often.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
-Beam = Annotated[int | None, typer.Option(help="Buckets opened per hash in the first round. (default: k)")]
+Beam = Annotated[int | None, typer.Option(help="Buckets opened per hash in the first round. (default: 16)")]
 MaxRounds = Annotated[
     int | None, typer.Option(help="Stop after so many rounds, certified or not. (default: until certified)")
 ]
+Precision = Annotated[str, typer.Option(help="How output weights are held: fp32, bf16 or int8.")]
+WithPrior = Annotated[bool, typer.Option("--prior/--no-prior", help="Weigh in how frequent names are.")]
 
 
 def main() -> None:
@@ -222,6 +224,8 @@ def evaluate(
     max_rounds: MaxRounds = None,
     rows: Annotated[int | None, typer.Option(help="Use only so many rows of the split.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Which element of each row is hidden.")] = 0,
+    precision: Precision = "fp32",
+    prior: WithPrior = True,
     yardsticks: Annotated[bool, typer.Option(help="Compare with popularity and co-occurrence.")] = True,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for metrics.json and the plot by frequency.")
@@ -232,7 +236,17 @@ def evaluate(
     from superbloom.run import evaluate as run
 
     figures = run(
-        model, corpus, out, split=split, rows=rows, beam=beam, max_rounds=max_rounds, seed=seed, yardsticks=yardsticks
+        model,
+        corpus,
+        out,
+        precision=precision,
+        prior=prior,
+        split=split,
+        rows=rows,
+        beam=beam,
+        max_rounds=max_rounds,
+        seed=seed,
+        yardsticks=yardsticks,
     )
     if json_:
         _print_json(figures)
@@ -261,17 +275,41 @@ def predict(
     beam: Beam = None,
     max_rounds: MaxRounds = None,
     combine: Annotated[
-        str, typer.Option(help="How hashes are combined: sum, min or max of log-probabilities.")
+        str, typer.Option(help="How hashes are combined: sum, min or max of log-probabilities, or weights: 0.7,0.3.")
     ] = "sum",
     exclude: Annotated[list[str] | None, typer.Option(help="A name that may not be answered; may be repeated.")] = None,
+    exclude_context: Annotated[
+        bool, typer.Option("--exclude-context", help="Do not answer with names of the context.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A name that may be answered, and no other; may be repeated.")
+    ] = None,
+    allow_file: Annotated[
+        Path | None, typer.Option(help="A text file, one name a line: answer with none but these.")
+    ] = None,
+    min_score: Annotated[float | None, typer.Option(help="Answer with no name that scores less.")] = None,
+    precision: Precision = "fp32",
+    prior: WithPrior = True,
     json_: Json = False,
 ) -> None:
     """The most likely names for each [MASK] of a context, with the certificate."""
-    from superbloom.predict import Predictor
-    from superbloom.store import load
+    from superbloom.run import predict as run
 
-    predictor = Predictor(load(model).model)
-    found = predictor.predict(names, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude or ())
+    found = run(
+        model,
+        names,
+        k,
+        precision=precision,
+        prior=prior,
+        exclude_context=exclude_context,
+        allow_file=allow_file,
+        beam=beam,
+        max_rounds=max_rounds,
+        combine=combine,
+        exclude=exclude or [],
+        allow=allow or [],
+        min_score=min_score,
+    )
     if json_:
         _print_json({"context": names, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
         return
@@ -279,14 +317,19 @@ def predict(
         if len(found) > 1:
             typer.echo(f"[MASK] {number}")
         for rank, prediction in enumerate(predictions, 1):
-            typer.echo(f"{rank:4d}  {prediction.score:8.3f}  {printable(prediction.name)}")
+            typer.echo(
+                f"{rank:4d}  {prediction.score:8.3f}  {prediction.probability:6.1%}  {printable(prediction.name)}"
+            )
         typer.echo(f"      ({_proof(predictions)})")
 
 
 def _proof(predictions: list[Any]) -> str:
     if not predictions:
-        return "every name was excluded"
-    return "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
+        return "no name is left: all are excluded, or score less than --min-score"
+    best = predictions[0]
+    proof = "certified: no other name scores higher" if best.certified else "not certified: search cut short"
+    part = best.at_least / best.probability
+    return f"{proof}; percentages are of the names scored, which are at least {part:.0%} of all"
 
 
 @app.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
 from superbloom.predict import Predictor
+from superbloom.search import TopK
 
 KS = (1, 10, 20)
+DEEPEST = max(KS)
 DECILES = 10
 
 
@@ -55,6 +57,15 @@ class HeldOut:
         return len(self.ids)
 
 
+class Ranks(NamedTuple):
+    """Of each hidden id: its rank (0 is best, max(KS) if beyond), also without the prior; of its answer: the proof."""
+
+    rank: np.ndarray  # (rows,)
+    without_prior: np.ndarray  # (rows,)
+    certified: np.ndarray  # (rows,)
+    tokens: np.ndarray  # (rows, m) whether the token is the best of its hash
+
+
 def ranks(
     predictor: Predictor,
     held_out: HeldOut,
@@ -63,23 +74,28 @@ def ranks(
     beam: int | None = None,
     max_rounds: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank of each hidden id (0 is best, max(KS) if beyond), whether its answer is certified, token hits (rows, m)."""
-    model, deepest = predictor.model, max(KS)
-    found, certified, tokens = [], [], []
-    chunk = chunk or predictor.chunk
+) -> Ranks:
+    """Rank every hidden id among the whole catalogue."""
+    found: list[tuple[np.ndarray, ...]] = []
+    chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
     for start in range(0, len(held_out), chunk):
         part = slice(start, start + chunk)
         ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
         targets = torch.from_numpy(held_out.targets[part])
-        log_probs = model.log_probs(ids, places)
-        top = predictor.search(log_probs, deepest, beam=beam, max_rounds=max_rounds)
-        hit = top.ids.cpu() == targets[:, None]
-        found.append(torch.where(hit.any(1), hit.int().argmax(1), deepest).numpy())
-        certified.append(top.certified.cpu().numpy())
-        tokens.append((log_probs.argmax(-1).cpu() == model.target_bloom.buckets(targets)).numpy())
+        log_probs = predictor.log_probs(ids, places)
+        top = predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds)
+        rank = plain = _rank_of(targets, top)
+        if predictor.bonus is not None:
+            plain = _rank_of(targets, predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds, bonus=None))
+        tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
+        found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy()))
         progress(len(ids))
-    return np.concatenate(found), np.concatenate(certified), np.concatenate(tokens)
+    return Ranks(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def _rank_of(targets: torch.Tensor, top: TopK) -> np.ndarray:
+    hit = top.ids.cpu() == targets[:, None]
+    return torch.where(hit.any(1), hit.int().argmax(1), DEEPEST).numpy()
 
 
 def recall(rank: np.ndarray) -> dict[str, Any]:
@@ -106,22 +122,25 @@ def evaluate(
     """All figures of a model on a split, as plain numbers ready for JSON."""
     check_vocabulary(predictor, corpus)
     held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
-    rank, certified, tokens = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, progress=progress)
+    found = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, progress=progress)
+    rank, tokens = found.rank, found.tokens
     figures = {
         "split": split,
         "rows": len(held_out),
         "recall": recall(rank),
         "token_recall_at_1": _share(int(tokens.sum()), tokens.size),
-        "certified": float(certified.mean()),
+        "certified": float(found.certified.mean()),
         "deciles": deciles(rank, corpus.id_counts("train")[held_out.targets]),
     }
+    if predictor.bonus is not None:
+        figures["without prior"] = recall(found.without_prior)
     if yardsticks:
         from superbloom.yardsticks import cooccurrence, popularity, repetition
 
         figures["yardsticks"] = {
-            "popularity": recall(popularity(corpus, held_out, max(KS))),
-            "repetition": recall(repetition(held_out, max(KS))),
-            "co-occurrence": recall(cooccurrence(corpus, held_out, max(KS))),
+            "popularity": recall(popularity(corpus, held_out, DEEPEST)),
+            "repetition": recall(repetition(held_out, DEEPEST)),
+            "co-occurrence": recall(cooccurrence(corpus, held_out, DEEPEST)),
         }
     return figures
 

@@ -116,6 +116,23 @@ class BloomHash:
     def largest_bucket(self) -> int:
         return int(self.starts.diff(dim=1).max())
 
+    @cached_property
+    def spans(self) -> Tensor:
+        """Where to copy each bucket from, (m · num_buckets, 3): a run of largest_bucket ids, in `order` as one row.
+
+        The columns are where the run begins, and where within it the bucket does (0, unless the run would pass the
+        end of the table) and ends.
+        """
+        m, n = self.order.shape
+        first = self.starts[:, :-1] + n * torch.arange(m, device=self.starts.device)[:, None]
+        run = first.clamp(max=m * n - self.largest_bucket)
+        return torch.stack([run, first - run, first - run + self.starts.diff(dim=1)], dim=-1).view(-1, 3).int()
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """The table by hash, (m, num_ids): for scoring every id, where the table by id serves scoring a few."""
+        return self.table.T.contiguous()
+
     @property
     def members(self) -> list[Members]:
         """members[j][bucket] are the ids hash j sends to that bucket, ascending."""
@@ -144,6 +161,8 @@ class BloomHash:
 
     def to(self, device: torch.device | str) -> BloomHash:
         """The same functions with their tables on another device."""
+        if self.table.device == torch.device(device):
+            return self
         table, order, starts = (tensor.to(device) for tensor in (self.table, self.order, self.starts))
         return BloomHash(table, order, starts, self.alpha, self.num_special)
 

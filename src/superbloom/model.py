@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from superbloom.config import ModelConfig
 from superbloom.hashing import BloomHash, Special
+from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
 
@@ -127,14 +128,20 @@ class Network(nn.Module):
 
     def log_probs(self, y: Tensor) -> Tensor:
         """Token log-probabilities p_j over the buckets of hash j, (q, m, buckets), from y (q, m, d) (Sec. 2.3)."""
-        weight, bias = self.output_layer()
+        weight, _ = self.output_layer()
         if self.config.softmax == "per-hash":
-            logits = torch.einsum("qmd,mbd->qmb", y, weight)
+            return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
+        return self.normalise(F.linear(y, weight.flatten(0, 1)))
+
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Log-probabilities from products y · E^O: over the buckets (q, m, buckets), or over all tokens if joint."""
+        _, bias = self.output_layer()
+        if self.config.softmax == "per-hash":
             return F.log_softmax((logits if bias is None else logits + bias).float(), dim=-1)
         # Joint: y_j is scored against the tokens of all hashes; hash j keeps its own part.
-        logits = F.linear(y, weight.flatten(0, 1), None if bias is None else bias.flatten())
-        joint = F.log_softmax(logits.float(), dim=-1).unflatten(-1, weight.shape[:2])  # (q, m, m, buckets)
-        return joint.diagonal(dim1=1, dim2=2).movedim(-1, 1)
+        joint = F.log_softmax((logits if bias is None else logits + bias.flatten()).float(), dim=-1)
+        shape = (self.config.num_hashes, self.config.output_buckets)
+        return joint.unflatten(-1, shape).diagonal(dim1=1, dim2=2).movedim(-1, 1)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -153,6 +160,7 @@ class Model:
     vocab: Vocab
     target_bloom: BloomHash  # the same objects as above, unless a second vocabulary is predicted
     target_vocab: Vocab
+    prior: Prior | None = None  # of the ids that are predicted; None until a model is trained
 
     @classmethod
     def create(cls, config: ModelConfig, vocab: Vocab, target_vocab: Vocab | None = None) -> Model:
@@ -175,11 +183,16 @@ class Model:
         return self.network.encode(tokens, (ids == Special.PAD).to(device), places.to(device))
 
     @torch.inference_mode()
-    def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Token log-probabilities at each place, (batch · p, m, buckets), without dropout."""
+    def encode_only(self, ids: Tensor, places: Tensor) -> Tensor:
+        """y at each place, (batch · p, m, d), without dropout or gradients."""
         training = self.network.training
         self.network.eval()
         try:
-            return self.network.log_probs(self.encode(ids, places).flatten(0, 1))
+            return self.encode(ids, places).flatten(0, 1)
         finally:
             self.network.train(training)
+
+    @torch.inference_mode()
+    def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Token log-probabilities at each place, (batch · p, m, buckets), without dropout."""
+        return self.network.log_probs(self.encode_only(ids, places))

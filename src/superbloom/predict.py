@@ -5,16 +5,20 @@ names with [MASK]  →  ids (1, n)  →  token log-probabilities  →  certified
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from superbloom.errors import InputError
 from superbloom.hashing import Special
+from superbloom.head import Head
 from superbloom.model import Model
-from superbloom.search import Combine, TopK, top_k
+from superbloom.scoring import Bonus, Combine
+from superbloom.search import TopK, top_k
 
 MASK = Special.MASK
 MASK_TEXT = "[MASK]"
@@ -25,19 +29,30 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Prediction:
+    """A name with its score.
+
+    Its share of the probability of all names lies between at_least and probability: the second is its share of
+    what was scored, the first counts all that was not scored as if it were as likely as it can be.
+    """
+
     name: str
     score: float
     certified: bool
+    probability: float
+    at_least: float
 
 
 class Predictor:
     """Answers queries with a model.
 
-    A text "[MASK]" means the mask unless the catalogue has that very name; MASK always means it.
+    precision is how the output weights are held: fp32, bf16 or int8 (docs/search.md). prior=False leaves out the
+    frequency of ids that was weighed in after training. A text "[MASK]" means the mask unless the catalogue has
+    that very name; MASK always means it.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, *, precision: str = "fp32", prior: bool = True) -> None:
+        self.model, self.prior = model, prior
+        self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
 
     def predict(
@@ -47,25 +62,43 @@ class Predictor:
         *,
         beam: int | None = None,
         max_rounds: int | None = None,
-        combine: str | Combine = "sum",
-        exclude: Sequence[str] = (),
+        combine: str | Sequence[float] | Combine = "sum",
+        exclude: Iterable[str] = (),
+        allow: Iterable[str] | None = None,
+        min_score: float | None = None,
     ) -> list[list[Prediction]]:
-        """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element."""
-        if isinstance(exclude, str):
-            raise InputError(f"the text {exclude!r} given as exclude; give a list of names")
+        """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
+
+        exclude are names that may not be answered, allow the only ones that may; none that scores less than
+        min_score is.
+        """
         ids = self._ids(context)
         if Special.MASK not in ids:
             ids.append(Special.MASK)
-        k = min(k, len(self.model.target_vocab))  # more are not there
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
         places = [place for place, id_ in enumerate(ids) if id_ == Special.MASK]
-        unwanted = [self.model.target_vocab.id(name) for name in exclude]
-        exclude_ids = torch.tensor([unwanted] * len(places)) if unwanted else None
-        log_probs = self.model.log_probs(torch.tensor([ids]), torch.tensor([places]))
-        found = self.search(log_probs, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude_ids)
+        found = self.search(
+            self.log_probs(torch.tensor([ids]), torch.tensor([places])),
+            min(k, len(self.model.target_vocab)),  # more are not there
+            beam=beam,
+            max_rounds=max_rounds,
+            combine=combine,
+            exclude=self._target_ids("exclude", exclude),
+            allow=None if allow is None else self._target_ids("allow", allow),
+            min_score=min_score,
+            temperature=self.temperature,
+        )
         return [self._predictions(found, row) for row in range(len(places))]
+
+    def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Token log-probabilities at each place, (batch · p, m, buckets), by the head of this precision."""
+        return self.head.log_probs(self.model.encode_only(ids, places))
+
+    @property
+    def temperature(self) -> float:
+        return float(self.model.config.num_hashes) if self.model.prior is None else self.model.prior.temperature
 
     @property
     def chunk(self) -> int:
@@ -73,20 +106,19 @@ class Predictor:
         config = self.model.config
         return max(1, min(CHUNK, CHUNK_BYTES // (4 * config.num_hashes * config.output_buckets)))
 
-    def search(
-        self,
-        log_probs: Tensor,
-        k: int,
-        *,
-        beam: int | None = None,
-        max_rounds: int | None = None,
-        combine: str | Combine = "sum",
-        exclude: Tensor | None = None,
-    ) -> TopK:
-        """The k best ids of each query, from its token log-probabilities (queries, m, buckets)."""
+    def search(self, log_probs: Tensor, k: int | Tensor, **options: Any) -> TopK:
+        """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k."""
         if self._bloom.table.device != log_probs.device:
             self._bloom = self._bloom.to(log_probs.device)
-        return top_k(log_probs, self._bloom, k, beam=beam, max_rounds=max_rounds, combine=combine, exclude=exclude)
+        if options.get("combine", "sum") == "sum":
+            options.setdefault("bonus", self.bonus)
+        return top_k(log_probs, self._bloom, k, **options)
+
+    @cached_property
+    def bonus(self) -> Bonus | None:
+        """What the prior adds to the score of each id."""
+        prior = self.model.prior
+        return prior.bonus(self.model.target_bloom) if prior is not None and self.prior else None
 
     def _ids(self, context: Sequence[str | Special]) -> list[int]:
         if isinstance(context, str):
@@ -99,7 +131,18 @@ class Predictor:
             for name in context
         ]
 
+    def _target_ids(self, option: str, names: Iterable[str]) -> Tensor:
+        if isinstance(names, str):
+            raise InputError(f"the text {names!r} given as {option}; give a list of names")
+        return torch.tensor([self.model.target_vocab.id(name) for name in names], dtype=torch.long)
+
     def _predictions(self, found: TopK, row: int) -> list[Prediction]:
+        assert found.mass is not None
+        assert found.unscored is not None
         certified = bool(found.certified[row])
-        pairs = zip(found.ids[row].tolist(), found.scores[row].tolist(), strict=True)
-        return [Prediction(self.model.target_vocab.name(id_), score, certified) for id_, score in pairs if id_ >= 0]
+        scaled = found.scores[row] / self.temperature
+        shares = (scaled - found.mass[row]).exp().tolist()
+        lowest = (scaled - torch.logaddexp(found.mass[row], found.unscored[row])).exp().tolist()
+        answers = zip(found.ids[row].tolist(), found.scores[row].tolist(), shares, lowest, strict=True)
+        name = self.model.target_vocab.name
+        return [Prediction(name(id_), score, certified, share, low) for id_, score, share, low in answers if id_ >= 0]

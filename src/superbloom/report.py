@@ -18,7 +18,10 @@ def recall_table(figures: dict[str, Any]) -> Table:
     ks = list(figures["recall"])
     for column in ("", *(f"rec@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
-    for name, recall in ({"this model": figures["recall"]} | figures.get("yardsticks", {})).items():
+    rows = {"this model": figures["recall"]}
+    if "without prior" in figures:
+        rows["without its prior"] = figures["without prior"]
+    for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(_cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
     return table
 

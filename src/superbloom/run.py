@@ -16,7 +16,7 @@ from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
 from superbloom.model import Model
-from superbloom.predict import Predictor
+from superbloom.predict import Prediction, Predictor
 from superbloom.progress import counting
 from superbloom.report import plot_deciles
 
@@ -89,11 +89,46 @@ def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     return stored | {"train": kept | asked["train"], "finished": False}
 
 
-def evaluate(model_folder: Path, corpus_folder: Path, out: Path | None, **options: Any) -> dict[str, Any]:
+def predict(
+    model_folder: Path,
+    names: list[str],
+    k: int,
+    *,
+    precision: str,
+    prior: bool,
+    exclude_context: bool,
+    allow_file: Path | None,
+    combine: str,
+    exclude: list[str],
+    allow: list[str],
+    **options: Any,
+) -> list[list[Prediction]]:
+    """The answers to one query, each option as it is typed."""
+    predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
+    if exclude_context:
+        exclude = exclude + [name for name in names if name in predictor.model.target_vocab]
+    if allow_file is not None:
+        lines = allow_file.read_text(encoding="utf-8").splitlines()
+        allow = allow + [line for line in lines if line.strip()]
+    weights = _weights(combine) if "," in combine else combine
+    restricted = bool(allow) or allow_file is not None
+    return predictor.predict(names, k, combine=weights, exclude=exclude, allow=allow if restricted else None, **options)
+
+
+def _weights(combine: str) -> list[float]:
+    try:
+        return [float(weight) for weight in combine.split(",")]
+    except ValueError:
+        raise InputError(f"combine={combine!r} given; numbers with commas between them are weights: 0.7,0.3") from None
+
+
+def evaluate(
+    model_folder: Path, corpus_folder: Path, out: Path | None, *, precision: str, prior: bool, **options: Any
+) -> dict[str, Any]:
     """The figures of a model on a corpus; with `out`, also as JSON and a plot there."""
     if out is not None and (out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values())):
         raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
-    predictor = Predictor(store.load(model_folder).model)
+    predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
     corpus = Corpus.open(corpus_folder)
     rows = len(corpus.rows(options["split"]))
     with counting("evaluating", min(rows, options["rows"] or rows)) as progress:

@@ -5,35 +5,34 @@
 Buckets are opened from the most probable down, their members scored. An id in no opened bucket scores at most
 `bound`, the combined log-probability of the best unopened bucket of each hash; once the k-th best score lies
 above it, no other id of the catalogue can enter the answer, and the answer is certified. Queries that are not
-certified go on with a larger width, or are scored exhaustively when that is cheaper.
+certified open more, as far as their k-th best score so far asks for, or rank every id when that is cheaper.
 Higher score first; of equal scores the smaller id, everywhere.
+
+Each hash has an edge: buckets with values above it are open. So m numbers tell what a query has scored, and
+buckets that tie at the edge stay closed until it falls below them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
-from itertools import count
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from superbloom.errors import InputError
+from superbloom.filters import Filter
 from superbloom.hashing import BloomHash
+from superbloom.ranking import LOWEST, NOTHING, Largest, best_keys, keys_of, scores_of, unkey
+from superbloom.scoring import Bonus, Combine, fold_of
 
-Combine = Callable[[Tensor], Tensor]
-
-# Increasing functions of the m log-probabilities in the last dimension. subtle: the sum adds from left to
-# right, because a reduction may add in another order for another shape, and bound and score must round alike.
-COMBINES: dict[str, Combine] = {
-    "sum": lambda x: reduce(torch.add, x.unbind(-1)),
-    "min": lambda x: x.amin(dim=-1),
-    "max": lambda x: x.amax(dim=-1),
-}
-GROWTH = 4
-EXHAUSTIVE_BYTES = 256 * 2**20
-NOTHING = torch.iinfo(torch.int64).min
+FIRST, GROWTH = 16, 4  # the first width, and its growth from round to round
+MEMBERS = 2**21  # scored together, over all queries: bounds memory
+# What things cost, in ids of a direct ranking (docs/search.md): a member of an opened bucket, which is looked up at
+# random; a round; and the start of a direct ranking.
+MEMBER, ROUND, DIRECT = 10, 120_000, 25_000
 
 
 @dataclass(frozen=True)
@@ -43,160 +42,347 @@ class TopK:
     ids: Tensor  # (batch, k)
     scores: Tensor  # (batch, k)
     certified: Tensor  # (batch,) no id left out belongs into the answer
-    rounds: Tensor  # (batch,) how often the width was set; the last of them may be exhaustive
+    rounds: Tensor  # (batch,) how often buckets were opened; the last time may be a ranking of every id
     scored: Tensor  # (batch,) how many ids were scored
+    width: Tensor  # (batch,) how many buckets of each hash were opened
+    # With a temperature: log Σ exp(score / temperature) over the scored ids, and over the others at most.
+    mass: Tensor | None = None
+    unscored: Tensor | None = None
 
 
 def top_k(
     log_probs: Tensor,
     bloom: BloomHash,
-    k: int,
+    k: int | Tensor,
     *,
     beam: int | None = None,
     max_rounds: int | None = None,
-    combine: str | Combine = "sum",
+    combine: str | Sequence[float] | Combine = "sum",
     exclude: Tensor | None = None,
+    allow: Tensor | None = None,
+    min_score: float | Tensor | None = None,
+    bonus: Bonus | None = None,
+    temperature: float | None = None,
 ) -> TopK:
     """The k best ids of each query, exact unless max_rounds stops the search before it is certified.
 
-    beam is the first width B (by default k); max_rounds=1 is the paper's approximate search. combine is one of
-    COMBINES or any function of (..., m) that is increasing in each argument. exclude (batch, any) lists ids that
-    may not be answered, −1 fills.
+    k is a number, or one for each query. beam is the first width B; max_rounds=1 is the paper's approximate
+    search. combine is sum, min or max, a positive weight for each hash, or any function of (..., m) that is
+    increasing in each argument. exclude and allow are ids, −1 fills, or masks over the catalogue, for all queries
+    or a row for each. Ids that score less than min_score are not answered. With a temperature, the answer tells
+    the mass of what was scored, and at most of what was not.
 
-    >>> bloom = BloomHash.random(num_ids=10_000, num_hashes=2, alpha=20, seed=1)
-    >>> log_probs = (3 * torch.randn(1, 2, 500, generator=torch.manual_seed(0))).log_softmax(-1)
+    >>> bloom = BloomHash.random(num_ids=200_000, num_hashes=2, alpha=20, seed=1)
+    >>> log_probs = (3 * torch.randn(1, 2, 10_000, generator=torch.manual_seed(0))).log_softmax(-1)
     >>> found = top_k(log_probs, bloom, k=3)
-    >>> torch.equal(found.ids, exhaustive(log_probs, bloom, k=3).ids), bool(found.certified), int(found.scored) < 1000
+    >>> torch.equal(found.ids, exhaustive(log_probs, bloom, k=3).ids), bool(found.certified), int(found.scored) < 10_000
     (True, True, True)
     """
-    scorer = _Scorer(log_probs, bloom, combine, exclude)
-    width = k if beam is None else beam
-    for name, value in (("k", k), ("beam", width), ("max_rounds", 1 if max_rounds is None else max_rounds)):
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")
-    batch, m, num_buckets = log_probs.shape
-    device = log_probs.device
-    best = torch.full((batch, k), NOTHING, device=device)
-    certified = torch.zeros(batch, dtype=torch.bool, device=device)
-    rounds, scored = (torch.zeros(batch, dtype=torch.long, device=device) for _ in range(2))
-    opened = torch.zeros(batch, m, num_buckets, dtype=torch.bool, device=device)
-    before = 0
-    for round_ in count(1):
-        open_queries = torch.nonzero(~certified).squeeze(1)
-        if not len(open_queries) or (max_rounds is not None and round_ > max_rounds):
+    search = _Search(log_probs, bloom, k, combine, exclude, allow, min_score, bonus, temperature)
+    width = search.first_width() if beam is None else beam
+    _check_whole(beam=width, max_rounds=1 if max_rounds is None else max_rounds)
+    queries, done = search.start(), []
+    for round_ in range(1, 1 + (max_rounds or bloom.num_buckets)):
+        queries.rounds += 1
+        direct = max_rounds is None and search.direct_is_cheaper(len(queries), width)
+        if direct or width >= bloom.num_buckets or search.filter.own_lists:
+            search.rank_all(queries)
             break
-        rounds[open_queries] = round_
-        if width >= num_buckets or (max_rounds is None and scorer.exhaustive_is_cheaper(width)):
-            best[open_queries] = scorer.score_all(open_queries, k)
-            scored[open_queries] = bloom.num_ids
-            certified[open_queries] = True
+        queries = search.open_buckets(queries, width)
+        if round_ == max_rounds or bool(queries.certified.all()):
             break
-        # Alg. 1, lines 2 and 4: the next best buckets of each hash up to `width`, and the best one beyond them.
-        # subtle: opened ones are masked rather than skipped by rank, since topk may order ties differently each time
-        remaining = scorer.log_probs[open_queries].masked_fill_(opened[open_queries], -torch.inf)
-        values, buckets = remaining.topk(width - before + 1, dim=-1)
-        # Lines 5 and 6: score who lies in a newly opened bucket and in none opened earlier.
-        found, new = scorer.score_members(open_queries, buckets[..., :-1], opened)
-        best[open_queries] = torch.cat([best[open_queries], found], dim=1).topk(k).values
-        scored[open_queries] += new
-        # Line 7, for the k-th best. Departs from the paper: the bound is taken over the best *unopened* bucket,
-        # which is tighter, and must be beaten strictly, so that an unscored tie with a smaller id is not missed.
-        bound = scorer.combine(values[..., -1])
-        kth = best[open_queries, k - 1]
-        certified[open_queries] = (kth != NOTHING) & (_score_of(kth) > bound)
-        before, width = width, width * GROWTH  # departs from the paper: the width grows by a factor, not by B
-    return _answer(best, certified, rounds, scored)
+        if max_rounds is None and bool((hopeless := search.hopeless(queries)).any()):
+            done.append(queries[hopeless])
+            search.rank_all(done[-1])
+            queries = queries[~hopeless]
+        if bool(queries.certified.any()):
+            done.append(queries[queries.certified])
+            queries = queries[~queries.certified]
+        if not len(queries):
+            break
+        width *= GROWTH  # departs from the paper: the width grows by a factor, not by B
+    if max_rounds is not None and not bool(queries.scored.all()):  # where all buckets tie, none is the best to open
+        none = queries.scored == 0
+        done.append(queries[~none])
+        search.rank_all(queries := queries[none])
+    return search.answer(_Queries.join([*done, queries]))
 
 
-def exhaustive(
-    log_probs: Tensor, bloom: BloomHash, k: int, *, combine: str | Combine = "sum", exclude: Tensor | None = None
-) -> TopK:
-    """The same answer by scoring every id of the catalogue."""
-    scorer = _Scorer(log_probs, bloom, combine, exclude)
-    everyone = torch.arange(len(log_probs), device=log_probs.device)
-    best = scorer.score_all(everyone, k)
-    ones = torch.ones_like(everyone)
-    return _answer(best, ones.bool(), ones, ones * bloom.num_ids)
+def exhaustive(log_probs: Tensor, bloom: BloomHash, k: int | Tensor, **options: Any) -> TopK:
+    """The same answer by scoring every id of the catalogue; options as of top_k, but for beam and max_rounds."""
+    search = _Search(log_probs, bloom, k, **options)
+    queries = search.start()
+    queries.rounds += 1
+    search.rank_all(queries)
+    return search.answer(queries)
 
 
-class _Scorer:
-    """Scores of ids for the queries of one batch, as sortable keys."""
+@dataclass
+class _Queries:
+    """What is known of some queries of a batch so far; every tensor has a row for each."""
 
-    def __init__(self, log_probs: Tensor, bloom: BloomHash, combine: str | Combine, exclude: Tensor | None) -> None:
-        if log_probs.shape[1:] != (bloom.num_hashes, bloom.num_buckets):
+    number: Tensor  # their places in the batch
+    k: Tensor
+    floor: Tensor  # min_score
+    best: Tensor  # (q, largest k) keys
+    edge: Tensor  # (q, m) buckets with values above are open
+    bound: Tensor  # what ids in no open bucket score at most
+    threshold: Tensor  # what an id has to score to enter the answer
+    certified: Tensor
+    rounds: Tensor
+    scored: Tensor
+    width: Tensor
+    needed: Tensor  # the width that would certify, as far as one can tell
+    mass: Tensor
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, which: Tensor | slice) -> _Queries:
+        return _Queries(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    @staticmethod
+    def join(parts: list[_Queries]) -> _Queries:
+        """All queries of the parts in the order of the batch."""
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.cat([part.number for part in parts]).argsort()
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(_Queries))
+        return _Queries(*(torch.cat(column)[order] for column in columns))
+
+
+class _Search:
+    """What is asked of one batch of queries, and how to find it."""
+
+    def __init__(
+        self,
+        log_probs: Tensor,
+        bloom: BloomHash,
+        k: int | Tensor,
+        combine: str | Sequence[float] | Combine = "sum",
+        exclude: Tensor | None = None,
+        allow: Tensor | None = None,
+        min_score: float | Tensor | None = None,
+        bonus: Bonus | None = None,
+        temperature: float | None = None,
+    ) -> None:
+        if log_probs.dim() != 3 or log_probs.shape[1:] != (bloom.num_hashes, bloom.num_buckets):
             raise InputError(
                 f"log_probs of shape {tuple(log_probs.shape)} given; these hash functions need "
-                f"(batch, {bloom.num_hashes}, {bloom.num_buckets})"
+                f"(batch, {bloom.num_hashes}, {bloom.num_buckets}): are they another model's?"
             )
-        if bool(log_probs.isnan().any()):
-            raise InputError("log_probs hold NaN, which has no rank; look at the model that made them")
-        if isinstance(combine, str) and combine not in COMBINES:
-            raise InputError(f"combine={combine!r} given; {', '.join(COMBINES)} or a function are allowed")
-        self.combine = COMBINES[combine] if isinstance(combine, str) else combine
-        # subtle: +0.0 turns −0.0 into 0.0; float32 because its bits make half of a key
-        self.log_probs = log_probs.float() + 0.0
-        self.bloom = bloom.to(log_probs.device)
-        if exclude is not None and (exclude.dim() != 2 or len(exclude) != len(log_probs)):
-            raise InputError(
-                f"exclude of shape {tuple(exclude.shape)} given; a row of ids for each of the {len(log_probs)} queries "
-                "is needed, −1 fills"
-            )
-        self.exclude = None if exclude is None else torch.sort(exclude.to(log_probs.device).long(), dim=1).values
+        if bonus is not None and (
+            combine != "sum" or bonus.of_bucket.shape != log_probs.shape[1:] or len(bonus.of_id) != bloom.num_ids
+        ):
+            raise InputError("a bonus is a term of the sum, for the ids of these tables: combine='sum', or no bonus")
+        if temperature is not None and not 0 < temperature < math.inf:
+            raise InputError(f"temperature={temperature} given; more than 0 is allowed")
+        batch, m, _ = log_probs.shape
+        device = log_probs.device
+        self.log_probs, self.bloom = log_probs.float().contiguous(), bloom.to(device)
+        self.bonus = None if bonus is None else bonus.to(device)
+        # What each bucket adds to a score at most; buckets are opened in this order.
+        self.upper = self.log_probs if self.bonus is None else self.log_probs + self.bonus.of_bucket
+        self.largest = Largest(self.upper.view(batch * m, -1))
+        self.combine, self.fold = combine, fold_of(combine, m)
+        self.filter = Filter(exclude, allow, batch, bloom.num_ids, device)
+        self.k, self.min_score, self.temperature = k, min_score, temperature
+        self.hashes = torch.arange(m, device=device)
 
-    def exhaustive_is_cheaper(self, width: int) -> bool:
-        """A scored member costs about as much as four ids in order: it is looked up, gathered and de-duplicated."""
-        return self.bloom.num_hashes * width * self.bloom.largest_bucket * 4 >= self.bloom.num_ids
+    def start(self) -> _Queries:
+        """All queries, nothing known of them."""
+        batch, m, _ = self.log_probs.shape
+        device = self.log_probs.device
 
-    def score_members(self, queries: Tensor, buckets: Tensor, opened: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys (q, any) of the members of buckets (q, m, b), and how many are new; marks the buckets opened."""
-        bloom, keys = self.bloom, []
-        slots = torch.arange(bloom.largest_bucket, device=buckets.device)
-        count = torch.zeros(len(queries), dtype=torch.long, device=buckets.device)
-        for j in range(bloom.num_hashes):
-            starts, ends = bloom.starts[j][buckets[:, j]], bloom.starts[j][buckets[:, j] + 1]
-            at = starts[..., None] + slots  # (q, b, largest_bucket)
-            exists = (at < ends[..., None]).flatten(1)
-            ids = bloom.order[j][at.clamp(max=bloom.num_ids - 1).flatten(1)].long()
-            theirs = bloom.table[ids].long()  # (q, c, m)
-            # An id was scored before if one of its buckets is open already: in another hash or another round.
-            row, hash_ = queries[:, None, None], torch.arange(bloom.num_hashes, device=buckets.device)
-            new = exists & ~opened[row, hash_, theirs].any(dim=-1)
-            scores = self.combine(self.log_probs[row, hash_, theirs])
-            keys.append(self._keys(scores, ids, queries).masked_fill(~new, NOTHING))
-            count += new.sum(dim=1)
-            opened[queries[:, None], j, buckets[:, j]] = True
-        return torch.cat(keys, dim=1), count
+        def row(value: float, kind: torch.dtype = torch.float32) -> Tensor:
+            return torch.full((batch,), value, dtype=kind, device=device)
 
-    def score_all(self, queries: Tensor, k: int) -> Tensor:
-        """Keys (q, k) of the best ids of the whole catalogue, a few queries at a time."""
-        bloom, best = self.bloom, []
-        ids = torch.arange(bloom.num_ids, device=queries.device)
-        for few in queries.split(max(1, EXHAUSTIVE_BYTES // (8 * bloom.num_ids * (bloom.num_hashes + 1)))):
-            chosen = self.log_probs[few]
-            per_hash = [chosen[:, j].index_select(1, bloom.table[:, j].long()) for j in range(bloom.num_hashes)]
-            keys = self._keys(self.combine(torch.stack(per_hash, dim=-1)), ids.expand(len(few), -1), few)
-            top = keys.topk(min(k, bloom.num_ids), dim=1).values
-            best.append(torch.nn.functional.pad(top, (0, k - top.shape[1]), value=NOTHING))
-        return torch.cat(best)
+        k, floor = self._checked_k(batch), self._checked_floor(batch)
+        return _Queries(
+            number=torch.arange(batch, device=device),
+            k=k,
+            floor=floor,
+            best=torch.full((batch, int(k.max())), NOTHING, device=device),
+            edge=torch.full((batch, m), torch.inf, device=device),
+            bound=row(torch.inf),
+            threshold=floor,
+            certified=row(False, torch.bool),
+            rounds=row(0, torch.long),
+            scored=row(0, torch.long),
+            width=row(0, torch.long),
+            needed=row(0),
+            mass=row(-torch.inf),
+        )
 
-    def _keys(self, scores: Tensor, ids: Tensor, queries: Tensor) -> Tensor:
-        """One integer per (score, id) that sorts by score, then by falling id; NOTHING for excluded ids."""
-        bits = (scores.float() + 0.0).view(torch.int32)
-        ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # float order as integer order
-        keys = (ordered << 32) + (0xFFFFFFFF - ids)
-        if self.exclude is None or not self.exclude.shape[1]:
-            return keys
-        excluded = self.exclude[queries]
-        at = torch.searchsorted(excluded, ids.contiguous()).clamp(max=excluded.shape[1] - 1)
-        return keys.masked_fill(excluded.gather(1, at) == ids, NOTHING)
+    def _checked_k(self, batch: int) -> Tensor:
+        k, num_ids, device = self.k, self.bloom.num_ids, self.log_probs.device
+        if isinstance(k, Tensor):
+            if k.dtype.is_floating_point or k.dtype == torch.bool or k.shape != (batch,):
+                raise InputError(f"k={k} given; a whole number, or one for each of the {batch} queries, is allowed")
+            least, most = int(k.min()), int(k.max())
+        else:
+            _check_whole(k=k)
+            least = most = k
+        if least < 1 or most > num_ids:
+            wrong = least if least < 1 else most
+            raise InputError(f"k={wrong} given; the catalogue has {num_ids:,} ids, so 1 to {num_ids} is allowed")
+        return k.to(device).long() if isinstance(k, Tensor) else torch.full((batch,), k, device=device)
+
+    def _checked_floor(self, batch: int) -> Tensor:
+        given, device = self.min_score, self.log_probs.device
+        if given is None:
+            return torch.full((batch,), -torch.inf, device=device)
+        floor = torch.as_tensor(given, dtype=torch.float32, device=device)
+        if floor.shape not in ((), (batch,)) or bool(floor.isnan().any()):
+            raise InputError(f"min_score={given} given; a number, or one for each of the {batch} queries, is allowed")
+        return floor.expand(batch).clone()
+
+    def _members(self, width: int) -> int:
+        return self.bloom.num_hashes * min(width, self.bloom.num_buckets) * self.bloom.largest_bucket
+
+    def first_width(self) -> int:
+        """As many buckets as cost half of what a round does anyway, but enough for k answers."""
+        most = int(self.k.max()) if isinstance(self.k, Tensor) else self.k
+        affordable = ROUND // (2 * MEMBER * len(self.log_probs) * self._members(1))
+        return max(FIRST, affordable, -(-most // self._members(1)))
+
+    def direct_is_cheaper(self, queries: int, width: int) -> bool:
+        """Whether to rank every id now, rather than open buckets up to a width."""
+        return queries * (DIRECT + self.filter.most) <= ROUND + queries * MEMBER * self._members(width)
+
+    def hopeless(self, queries: _Queries) -> Tensor:
+        """Which queries will sooner be answered by ranking every id than by opening as many buckets as they need."""
+        members = queries.needed.clamp(max=self.bloom.num_buckets) * self._members(1)
+        return ~queries.certified & (MEMBER * members >= 4 * (DIRECT + self.filter.most))
+
+    def open_buckets(self, queries: _Queries, width: int) -> _Queries:
+        """A round of Alg. 1 for some queries, a few at a time if their buckets have many members."""
+        few = max(1, MEMBERS // self._members(width))
+        parts = [queries] if len(queries) <= few else [queries[i : i + few] for i in range(0, len(queries), few)]
+        for part in parts:
+            self._open_buckets(part, width)
+        return _Queries.join(parts)
+
+    def _open_buckets(self, queries: _Queries, width: int) -> None:
+        """Lines 2 to 7: open the best buckets of each hash, at most `width` of them, and score their members."""
+        q, m = queries.edge.shape
+        rows = (queries.number[:, None] * m + self.hashes).view(-1)
+        values, buckets = self.largest.of(rows, width + 1)
+        values, buckets = values.view(q, m, -1), buckets.view(q, m, -1)
+        # An id whose buckets all have rank r or more scores at most bounds[r]: open no more than the k-th score asks.
+        bounds = self._bounds(values.unbind(1))
+        reach = (bounds >= queries.threshold[:, None]).sum(dim=1, keepdim=True).clamp_(max=width)
+        before, after = queries.edge, values.gather(2, reach[..., None].expand(-1, m, 1))
+        closed = values <= before[..., None]
+        ranks = slice(values.shape[2] - int(closed.sum(dim=2).max()), int(reach.max()))  # to open, of any query
+        opened, buckets = (closed & (values > after))[..., ranks], buckets[..., ranks]
+        queries.edge, queries.bound, queries.width = after.squeeze(2), bounds.gather(1, reach).squeeze(1), reach[:, 0]
+        self._score(queries, buckets, opened, before)
+        # Line 7, for the k-th best. Departs from the paper: the bound is taken over the best *unopened* bucket,
+        # which is tighter, and must be beaten strictly, so that an unscored tie with a smaller id is not missed.
+        kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
+        queries.threshold = torch.fmax(kth, queries.floor)
+        queries.certified = queries.threshold > queries.bound
+        # Bounds fall with the logarithm of the width, so the last fall tells how far the rest of the way is: too far,
+        # if anything, since thresholds rise.
+        fall = (bounds[:, width // GROWTH] - bounds[:, width]).clamp(min=1e-9)
+        steps = torch.where(kth.isnan(), 1.0, (queries.bound - queries.threshold) / fall)
+        queries.needed = torch.where(queries.scored > 0, width * GROWTH**steps, torch.inf)
+
+    def _bounds(self, values: Sequence[Tensor]) -> Tensor:
+        """What an id with these bucket values scores at most, (q, ranks)."""
+        bounds = self.fold(values)
+        if callable(self.combine) and bool((bounds.diff(dim=1) > 0).any()):
+            raise InputError("combine gave more for less; a function that is increasing in each argument is allowed")
+        if self.bonus is not None:
+            # subtle: bound and score add the same terms in another order, so they may round a little differently
+            bounds = bounds + 1e-6 * (bounds.abs() + 2 * self.bonus.largest).clamp_(max=-LOWEST)
+        return bounds.clamp(min=LOWEST)
+
+    def _score(self, queries: _Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:
+        """Lines 5 and 6: score who lies in a newly opened bucket (q, m, b) and was not scored before."""
+        bloom, (q, m, _) = self.bloom, buckets.shape
+        # Members lie side by side: copy each bucket as one run of `order`, as long as the largest bucket.
+        size = bloom.largest_bucket
+        spans = bloom.spans.index_select(0, (buckets + bloom.num_buckets * self.hashes[:, None]).view(-1))
+        run, first, end = spans.unbind(1)
+        ids = bloom.order.view(-1).unfold(0, size, 1).index_select(0, run).view(q, -1)
+        slots = torch.arange(size, dtype=torch.int32, device=run.device)
+        inside = (slots >= first[:, None]) & (slots < (end * opened.flatten())[:, None])
+        new = inside.view(q, m, -1)
+        # The values of all buckets of these ids, m tensors (q, m, members).
+        offsets = (queries.number[:, None] * m + self.hashes) * bloom.num_buckets
+        if self.log_probs.numel() < 2**31:
+            offsets = offsets.int()
+        tokens = bloom.table.index_select(0, ids.view(-1)).view(q, -1, m) + offsets[:, None]
+        parts = self.log_probs.view(-1).index_select(0, tokens.view(-1)).view(q, m, -1, m).unbind(-1)
+        values = parts
+        if self.bonus is not None:
+            values = self.upper.view(-1).index_select(0, tokens.view(-1)).view(q, m, -1, m).unbind(-1)
+        for i in range(m):
+            # An id was scored before if a bucket of it was open before this round, or is opened by an earlier hash.
+            limit = torch.where(self.hashes > i, queries.edge[:, i, None], before[:, i, None])
+            new &= values[i] <= limit[..., None]
+        scores, new = self.fold(parts).view(q, -1), new.view(q, -1)
+        if self.bonus is not None:
+            scores = scores + self.bonus.of_id.index_select(0, ids.view(-1)).view(q, -1)
+        queries.scored = queries.scored + new.sum(dim=1)
+        permitted = self.filter.permits(queries.number, ids)
+        if permitted is not None:
+            new &= permitted
+        keys = torch.where(new, keys_of(scores, ids), NOTHING)
+        queries.best = torch.cat([queries.best, keys], dim=1).topk(queries.best.shape[1], dim=1).values
+        if self.temperature is not None:
+            mass = torch.where(new, scores / self.temperature, -torch.inf).logsumexp(dim=1)
+            queries.mass = torch.logaddexp(queries.mass, mass)
+
+    def rank_all(self, queries: _Queries) -> None:
+        """Score every id that may be answered, one query after the other."""
+        columns, previous, best, mass = self.bloom.columns, None, [], []
+        for query in queries.number.tolist():
+            ids, permitted = self.filter.candidates(query)
+            if ids is not None and ids is not previous:
+                columns, previous = self.bloom.columns.index_select(1, ids.clamp(min=0)), ids
+            per_hash = zip(self.log_probs[query], columns, strict=True)
+            scores = self.fold([log_probs.index_select(0, column) for log_probs, column in per_hash])
+            if self.bonus is not None:
+                scores = scores + (self.bonus.of_id if ids is None else self.bonus.of_id[ids.clamp(min=0)])
+            if self.temperature is not None:
+                scaled = scores / self.temperature
+                mass.append((scaled if permitted is None else scaled[permitted]).logsumexp(dim=0))
+            best.append(best_keys(scores, ids, permitted, queries.best.shape[1]))
+        queries.best = torch.stack(best) if best else queries.best
+        queries.mass = torch.stack(mass) if mass else queries.mass
+        queries.scored = torch.full_like(queries.scored, self.filter.most)
+        queries.certified = torch.ones_like(queries.certified)
+        queries.bound = torch.full_like(queries.bound, -torch.inf)
+
+    def answer(self, queries: _Queries) -> TopK:
+        scores, ids = unkey(queries.best)
+        if isinstance(self.k, Tensor) or self.min_score is not None:
+            rank = torch.arange(scores.shape[1], device=ids.device)
+            left_out = (rank >= queries.k[:, None]) | (scores < queries.floor[:, None])
+            ids, scores = ids.masked_fill(left_out, -1), scores.masked_fill(left_out, -torch.inf)
+        mass = unscored = None
+        if self.temperature is not None:
+            mass, unscored = queries.mass, self._unscored(queries)
+        return TopK(ids, scores, queries.certified, queries.rounds, queries.scored, queries.width, mass, unscored)
+
+    def _unscored(self, queries: _Queries) -> Tensor:
+        """At most so large is log Σ exp(score / temperature) over the ids that were not scored."""
+        assert self.temperature is not None
+        # As many ids as were not scored, none of them above the bound.
+        unscored = (self.bloom.num_ids - queries.scored).log() + queries.bound / self.temperature
+        if self.combine == "sum":
+            # Those ids lie in closed buckets of hash j, and their other buckets are not above the edges.
+            closed = self.upper.masked_fill(self.upper > queries.edge[..., None], -torch.inf)
+            in_closed = (closed / self.temperature).logsumexp(dim=2) + math.log(self.bloom.largest_bucket)
+            others = torch.stack([queries.edge[:, self.hashes != j].sum(dim=1) for j in self.hashes], dim=1)
+            unscored = torch.minimum(unscored, (in_closed + others / self.temperature).amin(dim=1))
+        return unscored.masked_fill(queries.bound == -torch.inf, -torch.inf)
 
 
-def _score_of(keys: Tensor) -> Tensor:
-    ordered = (keys >> 32).int()
-    return torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).view(torch.float32)
-
-
-def _answer(best: Tensor, certified: Tensor, rounds: Tensor, scored: Tensor) -> TopK:
-    missing = best == NOTHING
-    ids = (0xFFFFFFFF - (best & 0xFFFFFFFF)).masked_fill(missing, -1)
-    return TopK(ids, _score_of(best).masked_fill(missing, -torch.inf), certified, rounds, scored)
+def _check_whole(**given: object) -> None:
+    for name, value in given.items():
+        if type(value) is not int or value < 1:
+            raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")

@@ -4,12 +4,14 @@
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
     README.md           the model card, yours to edit
-A model with a second vocabulary adds target_bloom.safetensors and targets.arrow.
+A trained model adds prior.safetensors (how frequent ids are, and what that counts for), one with a second
+vocabulary target_bloom.safetensors and targets.arrow.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from superbloom.errors import InputError
 from superbloom.folder import new_folder, read_folder, read_json, settled
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network
+from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
 MAX_METRICS_BYTES = 16 * 2**20  # some hundred thousand validations
@@ -41,6 +44,8 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
         if model.target_vocab is not model.vocab:
             _write(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
             model.target_vocab.write(temporary / "targets.arrow")
+        if model.prior is not None:
+            _write(_prior_tensors(model.prior), temporary / "prior.safetensors")
         (temporary / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
         (temporary / "README.md").write_text(model_card(model, Path(folder).name, metrics), encoding="utf-8")
 
@@ -70,15 +75,16 @@ def _load_model(folder: Path, manifest: dict[str, Any]) -> Model:
     vocab = Vocab.open(folder / "vocab.arrow")
     bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special)
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
+    prior = _load_prior(folder / "prior.safetensors", manifest, config)
     if config.num_target_ids is None:
-        return Model(network, bloom, vocab, bloom, vocab)
+        return Model(network, bloom, vocab, bloom, vocab, prior)
     for name in ("targets.arrow", "target_bloom.safetensors"):
         if name not in manifest["files"]:
             raise InputError(f"{folder / 'config.json'} lists no {name}, but its model needs it; save it again")
     target_vocab = Vocab.open(folder / "targets.arrow")
     target_bloom = _load_bloom(folder / "target_bloom.safetensors", config.target_alpha or config.alpha, 4)
     _agree(folder, config, target_bloom, target_vocab, config.num_target_ids, config.output_buckets)
-    return Model(network, bloom, vocab, target_bloom, target_vocab)
+    return Model(network, bloom, vocab, target_bloom, target_vocab, prior)
 
 
 def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
@@ -144,6 +150,26 @@ def _load_bloom(path: Path, alpha: int, num_special: int) -> BloomHash:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return bloom
+
+
+def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig) -> Prior | None:
+    """Frequencies of the ids that are predicted; older folders have none."""
+    if path.name not in manifest["files"]:
+        if path.exists():
+            raise InputError(f"{path} is not listed in config.json; save the model again")
+        return None
+    expected = {"counts": ("I32", str(config.num_target_ids or config.num_ids)), "scale": ("F32", "2")}
+    if _tensors(path) != expected:
+        raise InputError(f"{path} holds {_tensors(path)!s:.200}; {expected} is expected: save the model again")
+    found = load_file(path)
+    weight, temperature = found["scale"].tolist()
+    if int(found["counts"].min()) < 0 or not (0 <= weight <= 10 and 0 < temperature < math.inf):
+        raise InputError(f"{path}: counts below 0, or weight={weight}, temperature={temperature}: save the model again")
+    return Prior(found["counts"], weight, temperature)
+
+
+def _prior_tensors(prior: Prior) -> dict[str, Tensor]:
+    return {"counts": prior.counts, "scale": torch.tensor([prior.weight, prior.temperature])}
 
 
 def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, num_ids: int, num_buckets: int) -> None:

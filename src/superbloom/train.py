@@ -234,7 +234,7 @@ class Watch(L.Callback):
     def _validate(self, trainer: L.Trainer) -> None:
         self.validated = self.seconds
         if self.held_out:
-            recall = float((ranks(self.predictor, self.held_out)[0] < 10).mean())
+            recall = float((ranks(self.predictor, self.held_out).rank < 10).mean())
             entry = {"step": trainer.global_step, "seconds": round(self.seconds, 1), "recall_at_10": recall}
             self.history.append(entry)
             self._log(trainer, {"valid/recall_at_10": recall})

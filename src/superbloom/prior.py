@@ -1,0 +1,46 @@
+"""What an id's tokens do not tell: how frequent it is among those that share its buckets (not in the paper).
+
+    score(id) = Σ_j log p_j(token_j) + weight · (log prior(id) − Σ_j log prior(token_j))
+
+The sum runs over m hashes that saw the same evidence, so exp(score) is too sure of itself: divided by a temperature
+before it is normalised over the catalogue, it becomes a probability. calibrate.py chooses weight and temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from superbloom.hashing import BloomHash
+from superbloom.scoring import Bonus
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """How often each id occurs in training rows, and how that enters scores and probabilities."""
+
+    counts: Tensor  # (num_ids,)
+    weight: float
+    temperature: float
+
+    def bonus(self, bloom: BloomHash) -> Bonus | None:
+        """What the search adds to each id's score."""
+        return Bonus.of(self.weight * surplus(self.counts, bloom), bloom) if self.weight else None
+
+
+def surplus(counts: Tensor, bloom: BloomHash) -> Tensor:
+    """log prior(id) − Σ_j log prior(token_j) of each id, priors being counts plus one, as shares.
+
+    >>> bloom = BloomHash.from_table(torch.tensor([[0, 0], [0, 1], [1, 0]], dtype=torch.int32), num_buckets=2, alpha=2)
+    >>> surplus(torch.tensor([7, 3, 3]), bloom).exp().tolist()  # 8/16 over 12/16 · 12/16, 4/16 over 12/16 · 4/16, …
+    [0.88..., 1.33..., 1.33...]
+    """
+    prior = (counts + 1.0).double()
+    prior /= prior.sum()
+    result = prior.log()
+    for buckets in bloom.table.T.long():
+        of_token = torch.zeros(bloom.num_buckets, dtype=torch.double, device=prior.device).index_add_(0, buckets, prior)
+        result -= of_token.log()[buckets]
+    return result.float()

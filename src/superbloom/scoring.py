@@ -1,0 +1,83 @@
+"""What the score of an id is made of: an increasing function of its m log-probabilities (App. C), and a bonus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import torch
+from torch import Tensor
+
+from superbloom.errors import InputError
+from superbloom.hashing import BloomHash
+
+Combine = Callable[[Tensor], Tensor]  # (..., m) → (...)
+Fold = Callable[[Sequence[Tensor]], Tensor]  # m tensors → one
+
+# subtle: sums add from left to right, in scores as in bounds, because both must round alike.
+COMBINES: dict[str, Fold] = {
+    "sum": lambda parts: reduce(torch.add, parts),
+    "min": lambda parts: reduce(torch.minimum, parts),
+    "max": lambda parts: reduce(torch.maximum, parts),
+}
+
+
+def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
+    """How to combine the log-probabilities of each hash: by name, with weights, or by a caller's own function.
+
+    >>> fold_of([1.0, 0.5], num_hashes=2)([torch.tensor(-2.0), torch.tensor(-4.0)])
+    tensor(-4.)
+    """
+    if isinstance(combine, str):
+        if combine not in COMBINES:
+            known = ", ".join(COMBINES)
+            raise InputError(f"combine={combine!r} given; {known}, a weight for each hash, or a function are allowed")
+        return COMBINES[combine]
+    if callable(combine):
+        return lambda parts: _checked(combine(torch.stack(list(parts), dim=-1)), parts[0].shape)
+    weights = list(combine)
+    if len(weights) != num_hashes or not all(0 < weight < math.inf for weight in weights):
+        raise InputError(f"combine={combine} given; a positive weight for each of the {num_hashes} hashes is allowed")
+    return lambda parts: reduce(torch.add, [weight * part for weight, part in zip(weights, parts, strict=True)])
+
+
+def _checked(combined: Tensor, shape: torch.Size) -> Tensor:
+    """What a caller's own function gave."""
+    if combined.shape != shape or bool(combined.isnan().any()):
+        found = "NaN" if combined.shape == shape else f"shape {tuple(combined.shape)} from {(*shape, '…')}"
+        raise InputError(f"combine gave {found}; a function of (..., m) to numbers (...) is allowed")
+    return combined.float()
+
+
+@dataclass(frozen=True)
+class Bonus:
+    """A term added to the score of each id, and what it is at most in each bucket.
+
+    For every id, of_id[id] <= Σ_j of_bucket[j, bucket_j(id)], so that a bucket's log-probability plus of_bucket
+    bounds what the bucket adds to the score of any member.
+    """
+
+    of_id: Tensor  # (num_ids,)
+    of_bucket: Tensor  # (m, num_buckets)
+
+    @classmethod
+    def of(cls, of_id: Tensor, bloom: BloomHash) -> Bonus:
+        if of_id.shape != (bloom.num_ids,) or not bool(of_id.isfinite().all()):
+            raise InputError(
+                f"a bonus of shape {tuple(of_id.shape)} given; a finite number for each of the "
+                f"{bloom.num_ids:,} ids is needed"
+            )
+        share = of_id.float() / bloom.num_hashes
+        of_bucket = torch.full((bloom.num_hashes, bloom.num_buckets), -torch.inf, device=of_id.device)
+        for row, buckets in zip(of_bucket, bloom.table.T, strict=True):
+            row.scatter_reduce_(0, buckets.long(), share, "amax")
+        return cls(of_id.float(), of_bucket)
+
+    @cached_property
+    def largest(self) -> float:
+        return float(self.of_id.abs().max())
+
+    def to(self, device: torch.device) -> Bonus:
+        return self if self.of_id.device == device else Bonus(self.of_id.to(device), self.of_bucket.to(device))
