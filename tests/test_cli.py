@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import superbloom
+from superbloom import store
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
@@ -123,6 +125,102 @@ def test_predict_as_json_is_one_document(home):
     assert all(p["certified"] and p["name"] != "Denmark" for found in document["predictions"] for p in found)
 
 
+def answers(home: Path, *arguments: object, model: str = "model") -> list[dict]:
+    """What `predict` answers to one [MASK]."""
+    (found,) = json.loads(run("predict", model, *arguments, "--json", cwd=home).stdout)["predictions"]
+    return found
+
+
+def test_predict_as_json_carries_the_probabilities(home):
+    found = answers(home, "Copenhagen", "[MASK]")
+    assert [set(p) for p in found] == [{"name", "score", "certified", "probability", "at_least"}] * 5
+    assert sum(p["probability"] for p in found) == pytest.approx(1, abs=1e-5)
+    assert all(0 < p["at_least"] <= p["probability"] for p in found)
+    text = run("predict", "model", "Copenhagen", "[MASK]", cwd=home).stdout.splitlines()
+    assert [line.split()[2] for line in text[:5]] == [f"{p['probability']:.1%}" for p in found]
+    assert text[5].strip().endswith("percentages are of the names scored, which are at least 100% of all)")
+
+
+def test_predict_answers_only_with_allowed_names(home):
+    everyone = answers(home, "Copenhagen")
+    (home / "allowed.txt").write_text("Oslo\r\n\nAarhus\n")
+    scores = {p["name"]: p["score"] for p in everyone}
+    for options, names in (
+        (("--allow", "Oslo"), {"Oslo"}),
+        (("--allow", "Oslo", "--allow", "Norway", "--allow", "Oslo"), {"Oslo", "Norway"}),
+        (("--allow-file", "allowed.txt"), {"Oslo", "Aarhus"}),
+        (("--allow-file", "allowed.txt", "--allow", "Denmark", "--exclude", "Oslo"), {"Aarhus", "Denmark"}),
+    ):
+        found = answers(home, "Copenhagen", *options)
+        assert [p["name"] for p in found] == [p["name"] for p in everyone if p["name"] in names]
+        assert [p["score"] for p in found] == pytest.approx([scores[p["name"]] for p in found], abs=1e-5)
+
+
+def test_predict_can_leave_out_the_names_of_the_context(home):
+    found = answers(home, "Copenhagen", "[MASK]", "Oslo", "--exclude-context")
+    assert {p["name"] for p in found} == {"Denmark", "Norway", "Aarhus"}
+    found = answers(home, "Copenhagen", "--exclude-context", "--exclude", "Norway")
+    assert {p["name"] for p in found} == {"Denmark", "Oslo", "Aarhus"}
+
+
+def test_predict_can_ask_for_a_lowest_score(home):
+    everyone = answers(home, "Copenhagen")
+    found = answers(home, "Copenhagen", "--min-score", (everyone[1]["score"] + everyone[2]["score"]) / 2)
+    assert [p["name"] for p in found] == [p["name"] for p in everyone[:2]]
+    done = run("predict", "model", "Copenhagen", "--min-score", 1000, cwd=home)
+    assert "no name is left: all are excluded, or score less than --min-score" in done.stdout
+
+
+def test_predict_with_weights_is_a_weighted_sum_of_the_hashes(home):
+    both, first, second = (
+        {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--no-prior", "--combine", combine)}
+        for combine in ("1,1", "0.7,0.3", "0.3,0.7")
+    )
+    # 0.7 a + 0.3 b and 0.3 a + 0.7 b add up to a + b.
+    assert {name: first[name] + second[name] for name in first} == pytest.approx(both, abs=1e-4)
+    assert first != pytest.approx(second, abs=1e-3)
+    plain = {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--no-prior")}
+    assert plain == pytest.approx(both, abs=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_predict_in_a_lower_precision_scores_nearly_the_same(home, precision):
+    scores, lower = (
+        {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--precision", way)} for way in ("fp32", precision)
+    )
+    assert lower == pytest.approx(scores, abs=0.1)
+    assert lower != scores
+
+
+@pytest.fixture(scope="module")
+def weighed(home) -> superbloom.Superbloom:
+    """The same model with a prior that counts, in the folder `weighed`."""
+    loaded = superbloom.Superbloom.from_pretrained(home / "model")
+    model = replace(loaded.model, prior=replace(loaded.model.prior, weight=0.5))
+    store.save(model, home / "weighed", training=loaded.training, metrics={})
+    return superbloom.Superbloom.from_pretrained(home / "weighed")
+
+
+def test_predict_without_the_prior_scores_by_tokens_alone(home, weighed):
+    model = weighed.model
+    bonus = model.prior.bonus(model.bloom).of_id
+    with_prior = {p["name"]: p["score"] for p in answers(home, "Oslo", "--prior", model="weighed")}
+    without = {p["name"]: p["score"] for p in answers(home, "Oslo", "--no-prior", model="weighed")}
+    expected = {name: without[name] + float(bonus[model.vocab.id(name)]) for name in without}
+    assert with_prior == pytest.approx(expected, abs=1e-4)
+    assert with_prior != pytest.approx(without, abs=1e-2)
+
+
+def test_an_allow_file_may_hold_every_name_that_a_corpus_may(tmp_path):
+    odd = "two\u2028parts"
+    (tmp_path / "rows.tsv").write_text(f"{odd}\tb\tc\nb\tc\t{odd}\n" * 30, encoding="utf-8")
+    run("prepare", "sequences", "rows.tsv", "--out", "corpus", cwd=tmp_path)
+    run("train", "corpus", "--out", "model", "--steps", 1, "--dim", 16, cwd=tmp_path)
+    assert [p["name"] for p in answers(tmp_path, "b", "--allow", odd)] == [odd]
+    (tmp_path / "allowed.txt").write_text(f"{odd}\n", encoding="utf-8")
+    assert [p["name"] for p in answers(tmp_path, "b", "--allow-file", "allowed.txt")] == [odd]
+
+
 def test_when_every_name_is_excluded_it_says_so(home):
     names = ("Copenhagen", "Denmark", "Oslo", "Norway", "Aarhus")
     exclude = [word for name in names for word in ("--exclude", name)]
@@ -154,6 +252,19 @@ def test_evaluate_prints_a_table_and_writes_the_plot(home):
     assert again == figures
 
 
+def test_evaluate_shows_what_the_prior_does(home, weighed):
+    def row(table: str, name: str) -> list[str]:
+        return next((re.findall(r"\d\.\d{3}", line) for line in table.splitlines() if f" {name} " in line), [])
+
+    both = run("evaluate", "weighed", "corpus", cwd=home).stdout
+    plain = run("evaluate", "weighed", "corpus", "--no-prior", cwd=home).stdout
+    assert len(row(both, "without its prior")) == 9  # three recalls, each with its interval
+    assert row(both, "without its prior") == row(plain, "this model")
+    assert row(plain, "without its prior") == []
+    figures = json.loads(run("evaluate", "weighed", "corpus", "--json", "--precision", "int8", cwd=home).stdout)
+    assert set(figures["without prior"]) == {"1", "10", "20"}
+
+
 def test_inspect_shows_a_model_and_a_names_digest(home):
     facts = json.loads(run("inspect", "model", "--json", cwd=home).stdout)
     assert facts["model"]["alpha"] == 2
@@ -173,6 +284,27 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         (
             "predict model Copenhagen --combine mean",
             "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed",
+        ),
+        (
+            "predict model Oslo --combine 0.7",
+            "combine='0.7' given; sum, min, max, a weight for each hash, or a function",
+        ),
+        ("predict model Oslo --combine 0.7,x", "combine='0.7,x' given; numbers with commas between them are weights"),
+        (
+            "predict model Oslo --combine 0.7,0.2,0.1",
+            "combine=[0.7, 0.2, 0.1] given; a positive weight for each of the 2 hashes is allowed",
+        ),
+        ("predict model Oslo --precision fp8", "precision='fp8' given; fp32, bf16, int8 are allowed"),
+        ("evaluate model corpus --precision fp8", "precision='fp8' given; fp32, bf16, int8 are allowed"),
+        ("predict model Oslo --min-score nan", "min_score=nan given; a number"),
+        ("predict model Oslo --allow Nobody", "'Nobody' is not among the 5 names"),
+        ("predict model Oslo --allow-file nothing.txt", "'nothing.txt' cannot be read: No such file or directory"),
+        ("predict model Oslo --allow-file corpus", "'corpus' cannot be read: Is a directory"),
+        ("predict model Oslo --allow-file latin1.tsv", "line 2 of 'latin1.tsv' is not UTF-8"),
+        ("predict model Oslo --allow-file one.tsv", "'a\\ta' is not among the 5 names"),
+        (
+            "predict model Oslo --allow-file empty.tsv",
+            "allow holds no id for query 0; give at least one, or leave allow",
         ),
         ("train corpus --out m2 --alpha 0 --steps 1", "alpha=0: 1 or more is allowed"),
         ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),

@@ -36,7 +36,10 @@ Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one 
 MinCount = Annotated[int, typer.Option(help="Leave out names that occur less often.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
-Beam = Annotated[int | None, typer.Option(help="Buckets opened per hash in the first round. (default: 16)")]
+Beam = Annotated[
+    int | None,
+    typer.Option(help="Buckets opened per hash in the first round. (default: 16 or more)"),
+]
 MaxRounds = Annotated[
     int | None, typer.Option(help="Stop after so many rounds, certified or not. (default: until certified)")
 ]
@@ -329,7 +332,7 @@ def _proof(predictions: list[Any]) -> str:
     best = predictions[0]
     proof = "certified: no other name scores higher" if best.certified else "not certified: search cut short"
     part = best.at_least / best.probability
-    return f"{proof}; percentages are of the names scored, which are at least {part:.0%} of all"
+    return f"{proof}; percentages are of the names scored, which have at least {part:.0%} of all probability"
 
 
 @app.command()

@@ -89,6 +89,7 @@ class BloomHash:
     @classmethod
     def from_table(cls, table: Tensor, num_buckets: int, alpha: int, num_special: int = len(Special)) -> BloomHash:
         """Build the inverse look-up of a given table of buckets (num_ids, m)."""
+        table = table.int()
         columns = table.numpy().T
         order = np.stack([np.argsort(column, kind="stable") for column in columns]).astype(np.int32)
         sizes = np.stack([np.bincount(column, minlength=num_buckets) for column in columns])

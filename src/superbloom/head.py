@@ -37,7 +37,7 @@ class Head:
     def log_probs(self, y: Tensor) -> Tensor:
         if not self._products:
             return self.network.log_probs(y)
-        if len(self._products) == 1 and self.network.config.softmax == "joint":
+        if self.network.config.softmax == "joint":
             logits = self._products[0](y.flatten(0, 1)).unflatten(0, y.shape[:2])
         else:
             logits = torch.stack([product(y[:, j]) for j, product in enumerate(self._products)], dim=1)

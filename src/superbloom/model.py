@@ -19,6 +19,8 @@ from superbloom.hashing import BloomHash, Special
 from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
+FEW = 4  # queries: up to so many, a CPU multiplies twice as fast with the weights on the left (docs/search.md)
+
 
 class Layer(nn.Module):
     """One Transformer layer: attention A, then feed-forward F, each with residual and norm (App. A).
@@ -129,9 +131,11 @@ class Network(nn.Module):
     def log_probs(self, y: Tensor) -> Tensor:
         """Token log-probabilities p_j over the buckets of hash j, (q, m, buckets), from y (q, m, d) (Sec. 2.3)."""
         weight, _ = self.output_layer()
-        if self.config.softmax == "per-hash":
-            return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
-        return self.normalise(F.linear(y, weight.flatten(0, 1)))
+        if self.config.softmax == "joint":
+            return self.normalise(F.linear(y, weight.flatten(0, 1)))
+        if len(y) <= FEW:
+            return self.normalise(torch.bmm(weight, y.permute(1, 2, 0)).permute(2, 0, 1).contiguous())
+        return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
 
     def normalise(self, logits: Tensor) -> Tensor:
         """Log-probabilities from products y · E^O: over the buckets (q, m, buckets), or over all tokens if joint."""

@@ -31,8 +31,8 @@ CHUNK = 256
 class Prediction:
     """A name with its score.
 
-    Its share of the probability of all names lies between at_least and probability: the second is its share of
-    what was scored, the first counts all that was not scored as if it were as likely as it can be.
+    Its share of the probability of all names that may be answered lies between at_least and probability: the second
+    is its share of what was scored, the first counts all that was not scored as if it were as likely as it can be.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Predictor:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
 
         exclude are names that may not be answered, allow the only ones that may; none that scores less than
-        min_score is.
+        min_score is. The prior is a term of the sum: with another combine it is left out.
         """
         ids = self._ids(context)
         if Special.MASK not in ids:
@@ -110,7 +110,9 @@ class Predictor:
         """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k."""
         if self._bloom.table.device != log_probs.device:
             self._bloom = self._bloom.to(log_probs.device)
-        if options.get("combine", "sum") == "sum":
+            self.bonus = None if self.bonus is None else self.bonus.to(log_probs.device)
+        combine = options.get("combine", "sum")
+        if isinstance(combine, str) and combine == "sum":
             options.setdefault("bonus", self.bonus)
         return top_k(log_probs, self._bloom, k, **options)
 

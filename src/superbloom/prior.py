@@ -37,7 +37,7 @@ def surplus(counts: Tensor, bloom: BloomHash) -> Tensor:
     >>> surplus(torch.tensor([7, 3, 3]), bloom).exp().tolist()  # 8/16 over 12/16 · 12/16, 4/16 over 12/16 · 4/16, …
     [0.88..., 1.33..., 1.33...]
     """
-    prior = (counts + 1.0).double()
+    prior = counts.double() + 1
     prior /= prior.sum()
     result = prior.log()
     for buckets in bloom.table.T.long():

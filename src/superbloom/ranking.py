@@ -60,10 +60,6 @@ def best_keys(scores: Tensor, ids: Tensor | None, permitted: Tensor | None, k: i
     peaks = scores[:whole].view(-1, size).amax(dim=1)
     if whole < n:
         peaks = torch.cat([peaks, scores[whole:].amax(dim=0, keepdim=True)])
-    if bool(peaks.isnan().any()):
-        raise InputError(
-            "combine made NaN, which has no rank; a function that is increasing in each argument is allowed"
-        )
     blocks = peaks.sort(descending=True, stable=True).indices[:k]
     at = (blocks[:, None] * size + torch.arange(size, device=scores.device)).flatten()
     at = at[at < n]
@@ -81,24 +77,19 @@ class Largest:
         self.whole = rows.shape[1] // BLOCK * BLOCK
         blocks = rows[:, : self.whole].unflatten(1, (-1, BLOCK))
         self.peaks = blocks.amax(dim=2)
+        # subtle: the maximum of anything with NaN is NaN, which is less than nothing
+        if not bool((self.peaks < torch.inf).all()) or not bool((rows[:, self.whole :] < torch.inf).all()):
+            raise InputError("log_probs hold NaN or +inf, which have no rank; look at the model that made them")
 
     def of(self, which: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """The n largest entries of the rows `which`, best first, and where they stand; n is at most a row's length."""
         width = self.rows.shape[1]
         if 2 * n * BLOCK > width:
-            values, at = self.rows.index_select(0, which).topk(n, dim=1)
-            return _checked(values), at
+            return self.rows.index_select(0, which).topk(n, dim=1)
         blocks = self.peaks.index_select(0, which).topk(n, dim=1).indices
         at = (blocks[..., None] * BLOCK + torch.arange(BLOCK, device=blocks.device)).flatten(1)  # (rows, n · BLOCK)
         if self.whole < width:
             at = torch.cat([at, torch.arange(self.whole, width, device=at.device).expand(len(at), -1)], dim=1)
         entries = self.rows.flatten().index_select(0, (at + which[:, None] * width).flatten()).view(at.shape)
         values, found = entries.topk(n, dim=1)
-        return _checked(values), at.gather(1, found)
-
-
-def _checked(values: Tensor) -> Tensor:
-    # subtle: topk and amax take NaN for the largest of all, so the first of the largest tells
-    if not bool((values[:, :1] < torch.inf).all()):
-        raise InputError("log_probs hold NaN or +inf, which have no rank; look at the model that made them")
-    return values
+        return values, at.gather(1, found)

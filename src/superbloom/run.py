@@ -17,6 +17,7 @@ from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
+from superbloom.prepare.files import open_lines
 from superbloom.progress import counting
 from superbloom.report import plot_deciles
 
@@ -108,8 +109,7 @@ def predict(
     if exclude_context:
         exclude = exclude + [name for name in names if name in predictor.model.target_vocab]
     if allow_file is not None:
-        lines = allow_file.read_text(encoding="utf-8").splitlines()
-        allow = allow + [line for line in lines if line.strip()]
+        allow = allow + [name for name in open_lines(allow_file) if name.strip()]
     weights = _weights(combine) if "," in combine else combine
     restricted = bool(allow) or allow_file is not None
     return predictor.predict(names, k, combine=weights, exclude=exclude, allow=allow if restricted else None, **options)

@@ -37,7 +37,7 @@ def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
         return COMBINES[combine]
     if callable(combine):
         return lambda parts: _checked(combine(torch.stack(list(parts), dim=-1)), parts[0].shape)
-    weights = list(combine)
+    weights = torch.as_tensor(combine, dtype=torch.float32).tolist()
     if len(weights) != num_hashes or not all(0 < weight < math.inf for weight in weights):
         raise InputError(f"combine={combine} given; a positive weight for each of the {num_hashes} hashes is allowed")
     return lambda parts: reduce(torch.add, [weight * part for weight, part in zip(weights, parts, strict=True)])
@@ -48,15 +48,15 @@ def _checked(combined: Tensor, shape: torch.Size) -> Tensor:
     if combined.shape != shape or bool(combined.isnan().any()):
         found = "NaN" if combined.shape == shape else f"shape {tuple(combined.shape)} from {(*shape, '…')}"
         raise InputError(f"combine gave {found}; a function of (..., m) to numbers (...) is allowed")
-    return combined.float()
+    return combined.float().contiguous()
 
 
 @dataclass(frozen=True)
 class Bonus:
     """A term added to the score of each id, and what it is at most in each bucket.
 
-    For every id, of_id[id] <= Σ_j of_bucket[j, bucket_j(id)], so that a bucket's log-probability plus of_bucket
-    bounds what the bucket adds to the score of any member.
+    For every id, of_id[id] <= Σ_j of_bucket[j, bucket_j(id)], but for rounding, so that a bucket's log-probability
+    plus of_bucket bounds what the bucket adds to the score of any member.
     """
 
     of_id: Tensor  # (num_ids,)
@@ -64,16 +64,17 @@ class Bonus:
 
     @classmethod
     def of(cls, of_id: Tensor, bloom: BloomHash) -> Bonus:
+        of_id = of_id.float()
         if of_id.shape != (bloom.num_ids,) or not bool(of_id.isfinite().all()):
             raise InputError(
                 f"a bonus of shape {tuple(of_id.shape)} given; a finite number for each of the "
                 f"{bloom.num_ids:,} ids is needed"
             )
-        share = of_id.float() / bloom.num_hashes
+        share = of_id / bloom.num_hashes
         of_bucket = torch.full((bloom.num_hashes, bloom.num_buckets), -torch.inf, device=of_id.device)
         for row, buckets in zip(of_bucket, bloom.table.T, strict=True):
             row.scatter_reduce_(0, buckets.long(), share, "amax")
-        return cls(of_id.float(), of_bucket)
+        return cls(of_id, of_bucket)
 
     @cached_property
     def largest(self) -> float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from superbloom.hashing import BloomHash
 from superbloom.ranking import LOWEST, NOTHING, Largest, best_keys, keys_of, scores_of, unkey
 from superbloom.scoring import Bonus, Combine, fold_of
 
-FIRST, GROWTH = 16, 4  # the first width, and its growth from round to round
+FIRST, GROWTH = 16, 4  # the first width at least, and its growth from round to round
 MEMBERS = 2**21  # scored together, over all queries: bounds memory
 # What things cost, in ids of a direct ranking (docs/search.md): a member of an opened bucket, which is looked up at
 # random; a round; and the start of a direct ranking.
@@ -42,9 +43,9 @@ class TopK:
     ids: Tensor  # (batch, k)
     scores: Tensor  # (batch, k)
     certified: Tensor  # (batch,) no id left out belongs into the answer
-    rounds: Tensor  # (batch,) how often buckets were opened; the last time may be a ranking of every id
+    rounds: Tensor  # (batch,) how often buckets were opened; 0 if every id was ranked at once
     scored: Tensor  # (batch,) how many ids were scored
-    width: Tensor  # (batch,) how many buckets of each hash were opened
+    width: Tensor  # (batch,) how many buckets of each hash were opened, at most
     # With a temperature: log Σ exp(score / temperature) over the scored ids, and over the others at most.
     mass: Tensor | None = None
     unscored: Tensor | None = None
@@ -68,9 +69,9 @@ def top_k(
 
     k is a number, or one for each query. beam is the first width B; max_rounds=1 is the paper's approximate
     search. combine is sum, min or max, a positive weight for each hash, or any function of (..., m) that is
-    increasing in each argument. exclude and allow are ids, −1 fills, or masks over the catalogue, for all queries
-    or a row for each. Ids that score less than min_score are not answered. With a temperature, the answer tells
-    the mass of what was scored, and at most of what was not.
+    increasing in each argument (exact then up to its own rounding). exclude and allow are ids, −1 fills, or masks
+    over the catalogue, for all queries or a row for each. Ids that score less than min_score are not answered. With
+    a temperature, the answer tells the mass of what was scored, and at most of what was not.
 
     >>> bloom = BloomHash.random(num_ids=200_000, num_hashes=2, alpha=20, seed=1)
     >>> log_probs = (3 * torch.randn(1, 2, 10_000, generator=torch.manual_seed(0))).log_softmax(-1)
@@ -82,10 +83,12 @@ def top_k(
     width = search.first_width() if beam is None else beam
     _check_whole(beam=width, max_rounds=1 if max_rounds is None else max_rounds)
     queries, done = search.start(), []
+    if search.filter.lists is not None or not len(queries):  # there is nothing to search for
+        search.rank_all(queries)
+        return search.answer(queries)
     for round_ in range(1, 1 + (max_rounds or bloom.num_buckets)):
-        queries.rounds += 1
         direct = max_rounds is None and search.direct_is_cheaper(len(queries), width)
-        if direct or width >= bloom.num_buckets or search.filter.own_lists:
+        if direct or width >= bloom.num_buckets or width * bloom.largest_bucket > bloom.num_ids:
             search.rank_all(queries)
             break
         queries = search.open_buckets(queries, width)
@@ -101,8 +104,7 @@ def top_k(
         if not len(queries):
             break
         width *= GROWTH  # departs from the paper: the width grows by a factor, not by B
-    if max_rounds is not None and not bool(queries.scored.all()):  # where all buckets tie, none is the best to open
-        none = queries.scored == 0
+    if max_rounds is not None and bool((none := queries.scored == 0).any()):  # where all buckets tie, none is the best
         done.append(queries[~none])
         search.rank_all(queries := queries[none])
     return search.answer(_Queries.join([*done, queries]))
@@ -112,7 +114,6 @@ def exhaustive(log_probs: Tensor, bloom: BloomHash, k: int | Tensor, **options: 
     """The same answer by scoring every id of the catalogue; options as of top_k, but for beam and max_rounds."""
     search = _Search(log_probs, bloom, k, **options)
     queries = search.start()
-    queries.rounds += 1
     search.rank_all(queries)
     return search.answer(queries)
 
@@ -171,9 +172,9 @@ class _Search:
                 f"log_probs of shape {tuple(log_probs.shape)} given; these hash functions need "
                 f"(batch, {bloom.num_hashes}, {bloom.num_buckets}): are they another model's?"
             )
-        if bonus is not None and (
-            combine != "sum" or bonus.of_bucket.shape != log_probs.shape[1:] or len(bonus.of_id) != bloom.num_ids
-        ):
+        self.is_sum = isinstance(combine, str) and combine == "sum"
+        fits = bonus is None or (bonus.of_bucket.shape == log_probs.shape[1:] and len(bonus.of_id) == bloom.num_ids)
+        if not fits or not (bonus is None or self.is_sum):
             raise InputError("a bonus is a term of the sum, for the ids of these tables: combine='sum', or no bonus")
         if temperature is not None and not 0 < temperature < math.inf:
             raise InputError(f"temperature={temperature} given; more than 0 is allowed")
@@ -183,10 +184,11 @@ class _Search:
         self.bonus = None if bonus is None else bonus.to(device)
         # What each bucket adds to a score at most; buckets are opened in this order.
         self.upper = self.log_probs if self.bonus is None else self.log_probs + self.bonus.of_bucket
-        self.largest = Largest(self.upper.view(batch * m, -1))
+        self.largest = Largest(self.upper.flatten(0, 1))
         self.combine, self.fold = combine, fold_of(combine, m)
         self.filter = Filter(exclude, allow, batch, bloom.num_ids, device)
         self.k, self.min_score, self.temperature = k, min_score, temperature
+        self.most = self._checked_k(batch)
         self.hashes = torch.arange(m, device=device)
 
     def start(self) -> _Queries:
@@ -197,12 +199,12 @@ class _Search:
         def row(value: float, kind: torch.dtype = torch.float32) -> Tensor:
             return torch.full((batch,), value, dtype=kind, device=device)
 
-        k, floor = self._checked_k(batch), self._checked_floor(batch)
+        floor = self._checked_floor(batch)
         return _Queries(
             number=torch.arange(batch, device=device),
-            k=k,
+            k=self.k.to(device).long() if isinstance(self.k, Tensor) else row(self.k, torch.long),
             floor=floor,
-            best=torch.full((batch, int(k.max())), NOTHING, device=device),
+            best=torch.full((batch, self.most), NOTHING, device=device),
             edge=torch.full((batch, m), torch.inf, device=device),
             bound=row(torch.inf),
             threshold=floor,
@@ -214,19 +216,20 @@ class _Search:
             mass=row(-torch.inf),
         )
 
-    def _checked_k(self, batch: int) -> Tensor:
-        k, num_ids, device = self.k, self.bloom.num_ids, self.log_probs.device
-        if isinstance(k, Tensor):
-            if k.dtype.is_floating_point or k.dtype == torch.bool or k.shape != (batch,):
-                raise InputError(f"k={k} given; a whole number, or one for each of the {batch} queries, is allowed")
-            least, most = int(k.min()), int(k.max())
-        else:
+    def _checked_k(self, batch: int) -> int:
+        """The largest k."""
+        k, num_ids = self.k, self.bloom.num_ids
+        if not isinstance(k, Tensor):
             _check_whole(k=k)
-            least = most = k
+            least = most = int(k)
+        elif k.dtype.is_floating_point or k.dtype == torch.bool or k.shape != (batch,):
+            raise InputError(f"k={_shown(k)} given; a whole number, or one for each of the {batch} queries, is allowed")
+        else:
+            least, most = (int(k.min()), int(k.max())) if batch else (1, 1)
         if least < 1 or most > num_ids:
             wrong = least if least < 1 else most
             raise InputError(f"k={wrong} given; the catalogue has {num_ids:,} ids, so 1 to {num_ids} is allowed")
-        return k.to(device).long() if isinstance(k, Tensor) else torch.full((batch,), k, device=device)
+        return most
 
     def _checked_floor(self, batch: int) -> Tensor:
         given, device = self.min_score, self.log_probs.device
@@ -234,7 +237,9 @@ class _Search:
             return torch.full((batch,), -torch.inf, device=device)
         floor = torch.as_tensor(given, dtype=torch.float32, device=device)
         if floor.shape not in ((), (batch,)) or bool(floor.isnan().any()):
-            raise InputError(f"min_score={given} given; a number, or one for each of the {batch} queries, is allowed")
+            raise InputError(
+                f"min_score={_shown(given)} given; a number, or one for each of the {batch} queries, is allowed"
+            )
         return floor.expand(batch).clone()
 
     def _members(self, width: int) -> int:
@@ -242,18 +247,17 @@ class _Search:
 
     def first_width(self) -> int:
         """As many buckets as cost half of what a round does anyway, but enough for k answers."""
-        most = int(self.k.max()) if isinstance(self.k, Tensor) else self.k
-        affordable = ROUND // (2 * MEMBER * len(self.log_probs) * self._members(1))
-        return max(FIRST, affordable, -(-most // self._members(1)))
+        affordable = ROUND // (2 * MEMBER * max(1, len(self.log_probs)) * self._members(1))
+        return max(FIRST, affordable, -(-self.most // self._members(1)))
 
     def direct_is_cheaper(self, queries: int, width: int) -> bool:
         """Whether to rank every id now, rather than open buckets up to a width."""
-        return queries * (DIRECT + self.filter.most) <= ROUND + queries * MEMBER * self._members(width)
+        return queries * (DIRECT + self.filter.work) <= ROUND + queries * MEMBER * self._members(width)
 
     def hopeless(self, queries: _Queries) -> Tensor:
         """Which queries will sooner be answered by ranking every id than by opening as many buckets as they need."""
         members = queries.needed.clamp(max=self.bloom.num_buckets) * self._members(1)
-        return ~queries.certified & (MEMBER * members >= 4 * (DIRECT + self.filter.most))
+        return ~queries.certified & (MEMBER * members >= 4 * (DIRECT + self.filter.work))
 
     def open_buckets(self, queries: _Queries, width: int) -> _Queries:
         """A round of Alg. 1 for some queries, a few at a time if their buckets have many members."""
@@ -277,6 +281,7 @@ class _Search:
         ranks = slice(values.shape[2] - int(closed.sum(dim=2).max()), int(reach.max()))  # to open, of any query
         opened, buckets = (closed & (values > after))[..., ranks], buckets[..., ranks]
         queries.edge, queries.bound, queries.width = after.squeeze(2), bounds.gather(1, reach).squeeze(1), reach[:, 0]
+        queries.rounds = queries.rounds + 1
         self._score(queries, buckets, opened, before)
         # Line 7, for the k-th best. Departs from the paper: the bound is taken over the best *unopened* bucket,
         # which is tighter, and must be beaten strictly, so that an unscored tie with a smaller id is not missed.
@@ -292,11 +297,18 @@ class _Search:
     def _bounds(self, values: Sequence[Tensor]) -> Tensor:
         """What an id with these bucket values scores at most, (q, ranks)."""
         bounds = self.fold(values)
-        if callable(self.combine) and bool((bounds.diff(dim=1) > 0).any()):
-            raise InputError("combine gave more for less; a function that is increasing in each argument is allowed")
+        if callable(self.combine):
+            # subtle: a caller's function may round up what is smaller: allow for some units of the last place
+            size = bounds.abs().clamp_(max=-LOWEST)
+            if bool((bounds.diff(dim=1) > 1e-4 * size[:, 1:]).any()):
+                raise InputError(
+                    "combine gave more for less; a function that is increasing in each argument is allowed"
+                )
+            bounds = (bounds + 1e-5 * size).flip(1).cummax(dim=1).values.flip(1)
         if self.bonus is not None:
-            # subtle: bound and score add the same terms in another order, so they may round a little differently
-            bounds = bounds + 1e-6 * (bounds.abs() + 2 * self.bonus.largest).clamp_(max=-LOWEST)
+            # subtle: bound and score add the same terms in another order, and each addition rounds by itself
+            size = self.fold([value.abs() for value in values]).clamp_(max=-LOWEST) + self.bonus.largest
+            bounds = bounds + (len(values) + 2) * 2.0**-22 * size
         return bounds.clamp(min=LOWEST)
 
     def _score(self, queries: _Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:
@@ -338,11 +350,13 @@ class _Search:
 
     def rank_all(self, queries: _Queries) -> None:
         """Score every id that may be answered, one query after the other."""
-        columns, previous, best, mass = self.bloom.columns, None, [], []
+        columns, common, best, mass, scored = self.bloom.columns, self.filter.common, [], [], []
+        if common is not None:
+            columns = columns.index_select(1, common)
         for query in queries.number.tolist():
             ids, permitted = self.filter.candidates(query)
-            if ids is not None and ids is not previous:
-                columns, previous = self.bloom.columns.index_select(1, ids.clamp(min=0)), ids
+            if self.filter.lists is not None:
+                columns = self.bloom.columns.index_select(1, self.filter.lists[query].clamp(min=0))
             per_hash = zip(self.log_probs[query], columns, strict=True)
             scores = self.fold([log_probs.index_select(0, column) for log_probs, column in per_hash])
             if self.bonus is not None:
@@ -350,10 +364,11 @@ class _Search:
             if self.temperature is not None:
                 scaled = scores / self.temperature
                 mass.append((scaled if permitted is None else scaled[permitted]).logsumexp(dim=0))
+            scored.append(len(scores) if self.filter.lists is None else int((self.filter.lists[query] >= 0).sum()))
             best.append(best_keys(scores, ids, permitted, queries.best.shape[1]))
         queries.best = torch.stack(best) if best else queries.best
         queries.mass = torch.stack(mass) if mass else queries.mass
-        queries.scored = torch.full_like(queries.scored, self.filter.most)
+        queries.scored = torch.tensor(scored, dtype=torch.long, device=queries.scored.device)
         queries.certified = torch.ones_like(queries.certified)
         queries.bound = torch.full_like(queries.bound, -torch.inf)
 
@@ -372,8 +387,8 @@ class _Search:
         """At most so large is log Σ exp(score / temperature) over the ids that were not scored."""
         assert self.temperature is not None
         # As many ids as were not scored, none of them above the bound.
-        unscored = (self.bloom.num_ids - queries.scored).log() + queries.bound / self.temperature
-        if self.combine == "sum":
+        unscored = (self.bloom.num_ids - queries.scored).log() + queries.bound.clamp(max=-LOWEST) / self.temperature
+        if self.is_sum:
             # Those ids lie in closed buckets of hash j, and their other buckets are not above the edges.
             closed = self.upper.masked_fill(self.upper > queries.edge[..., None], -torch.inf)
             in_closed = (closed / self.temperature).logsumexp(dim=2) + math.log(self.bloom.largest_bucket)
@@ -382,7 +397,11 @@ class _Search:
         return unscored.masked_fill(queries.bound == -torch.inf, -torch.inf)
 
 
-def _check_whole(**given: object) -> None:
+def _shown(given: Any) -> str:
+    return f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) and given.dim() else str(given)
+
+
+def _check_whole(**given: Any) -> None:
     for name, value in given.items():
-        if type(value) is not int or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")

@@ -11,7 +11,6 @@ vocabulary target_bloom.safetensors and targets.arrow.
 from __future__ import annotations
 
 import json
-import math
 import reprlib
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -163,7 +162,7 @@ def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig) -> Pr
         raise InputError(f"{path} holds {_tensors(path)!s:.200}; {expected} is expected: save the model again")
     found = load_file(path)
     weight, temperature = found["scale"].tolist()
-    if int(found["counts"].min()) < 0 or not (0 <= weight <= 10 and 0 < temperature < math.inf):
+    if int(found["counts"].min()) < 0 or not (0 <= weight <= 10 and 1e-3 <= temperature <= 1e3):
         raise InputError(f"{path}: counts below 0, or weight={weight}, temperature={temperature}: save the model again")
     return Prior(found["counts"], weight, temperature)
 
