@@ -131,7 +131,9 @@ def test_certified_search_equals_exhaustive_ranking(query, may_fall_back):
     with pytest.MonkeyPatch.context() as patch:
         if not may_fall_back:  # so small a catalogue would always be ranked directly
             patch.setattr(_Search, "direct_is_cheaper", lambda search, queries, width: False)
-            patch.setattr(_Search, "hopeless", lambda search, queries: torch.zeros(len(queries), dtype=torch.bool))
+            patch.setattr(
+                _Search, "hopeless", lambda search, queries, width: torch.zeros(len(queries), dtype=torch.bool)
+            )
         found = top_k(log_probs, query.bloom, beam=query.beam, **query.options)
     assert found.certified.all()
     query.check(found)

@@ -38,7 +38,7 @@ ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model fold
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
 Beam = Annotated[
     int | None,
-    typer.Option(help="Buckets opened per hash in the first round. (default: 16 or more)"),
+    typer.Option(help="Buckets opened per hash in the first round. (default: 24 or more)"),
 ]
 MaxRounds = Annotated[
     int | None, typer.Option(help="Stop after so many rounds, certified or not. (default: until certified)")

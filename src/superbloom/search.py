@@ -29,7 +29,9 @@ from superbloom.hashing import BloomHash
 from superbloom.ranking import LOWEST, NOTHING, Largest, best_keys, keys_of, scores_of, unkey
 from superbloom.scoring import Bonus, Combine, fold_of
 
-FIRST, GROWTH = 16, 4  # the first width at least, and its growth from round to round
+FIRST = 2400  # members to score in the first round, in so many buckets of each hash:
+FEWEST, MOST = 24, 96
+GROWTH = 4  # of the width, from round to round
 MEMBERS = 2**21  # scored together, over all queries: bounds memory
 # What things cost, in ids of a direct ranking (docs/search.md): a member of an opened bucket, which is looked up at
 # random; a round; and the start of a direct ranking.
@@ -94,7 +96,7 @@ def top_k(
         queries = search.open_buckets(queries, width)
         if round_ == max_rounds or bool(queries.certified.all()):
             break
-        if max_rounds is None and bool((hopeless := search.hopeless(queries)).any()):
+        if max_rounds is None and bool((hopeless := search.hopeless(queries, width)).any()):
             done.append(queries[hopeless])
             search.rank_all(done[-1])
             queries = queries[~hopeless]
@@ -133,7 +135,7 @@ class _Queries:
     rounds: Tensor
     scored: Tensor
     width: Tensor
-    needed: Tensor  # the width that would certify, as far as one can tell
+    earlier: Tensor  # the bound at a fraction of the width
     mass: Tensor
 
     def __len__(self) -> int:
@@ -212,7 +214,7 @@ class _Search:
             rounds=row(0, torch.long),
             scored=row(0, torch.long),
             width=row(0, torch.long),
-            needed=row(0),
+            earlier=row(torch.inf),
             mass=row(-torch.inf),
         )
 
@@ -246,18 +248,23 @@ class _Search:
         return self.bloom.num_hashes * min(width, self.bloom.num_buckets) * self.bloom.largest_bucket
 
     def first_width(self) -> int:
-        """As many buckets as cost half of what a round does anyway, but enough for k answers."""
-        affordable = ROUND // (2 * MEMBER * max(1, len(self.log_probs)) * self._members(1))
-        return max(FIRST, affordable, -(-self.most // self._members(1)))
+        """Buckets with some thousand members, in which most queries find their answer, and at least k."""
+        return max(FEWEST, min(FIRST // self._members(1), MOST), -(-self.most // self._members(1)))
 
     def direct_is_cheaper(self, queries: int, width: int) -> bool:
         """Whether to rank every id now, rather than open buckets up to a width."""
         return queries * (DIRECT + self.filter.work) <= ROUND + queries * MEMBER * self._members(width)
 
-    def hopeless(self, queries: _Queries) -> Tensor:
-        """Which queries will sooner be answered by ranking every id than by opening as many buckets as they need."""
-        members = queries.needed.clamp(max=self.bloom.num_buckets) * self._members(1)
-        return ~queries.certified & (MEMBER * members >= 4 * (DIRECT + self.filter.work))
+    def hopeless(self, queries: _Queries, width: int) -> Tensor:
+        """Which queries will sooner be answered by ranking every id than by opening as many buckets as they need.
+
+        Bounds fall with the logarithm of the width, so the last fall tells how far the rest of the way is: too far,
+        if anything, since thresholds rise. Where fewer than k ids were found, one more round is due.
+        """
+        fall = (queries.earlier - queries.bound).clamp(min=1e-9)
+        rounds = ((queries.bound - queries.threshold) / fall).masked_fill(queries.threshold == -torch.inf, 1.0)
+        needed = (width * GROWTH**rounds).clamp(max=self.bloom.num_buckets).masked_fill(queries.scored == 0, torch.inf)
+        return ~queries.certified & (MEMBER * needed * self._members(1) >= 4 * (DIRECT + self.filter.work))
 
     def open_buckets(self, queries: _Queries, width: int) -> _Queries:
         """A round of Alg. 1 for some queries, a few at a time if their buckets have many members."""
@@ -288,11 +295,7 @@ class _Search:
         kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
         queries.threshold = torch.fmax(kth, queries.floor)
         queries.certified = queries.threshold > queries.bound
-        # Bounds fall with the logarithm of the width, so the last fall tells how far the rest of the way is: too far,
-        # if anything, since thresholds rise.
-        fall = (bounds[:, width // GROWTH] - bounds[:, width]).clamp(min=1e-9)
-        steps = torch.where(kth.isnan(), 1.0, (queries.bound - queries.threshold) / fall)
-        queries.needed = torch.where(queries.scored > 0, width * GROWTH**steps, torch.inf)
+        queries.earlier = bounds[:, width // GROWTH]
 
     def _bounds(self, values: Sequence[Tensor]) -> Tensor:
         """What an id with these bucket values scores at most, (q, ranks)."""
