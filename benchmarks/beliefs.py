@@ -30,7 +30,8 @@ def beliefs(bloom: BloomHash, batch: int, exponent: float, noise: float, seed: i
     ranks, rest = ranks / (ranks.sum() + beyond), beyond / (ranks.sum() + beyond)
     result = torch.empty(batch, bloom.num_hashes, bloom.num_buckets)
     for query in result:
-        ids = rng.integers(bloom.num_ids, size=len(ranks))
+        few = len(ranks) == bloom.num_ids
+        ids = rng.permutation(bloom.num_ids) if few else rng.integers(bloom.num_ids, size=len(ranks))
         buckets = bloom.table[torch.from_numpy(ids)].numpy().T
         for log_probs, column in zip(query, buckets, strict=True):
             sums = np.bincount(column, weights=ranks, minlength=bloom.num_buckets) + rest / bloom.num_buckets
@@ -57,7 +58,7 @@ def main(model_folder: str, corpus_folder: str) -> None:
     for name, log_probs in answers.items():
         ranked = log_probs.sort(dim=-1, descending=True).values
         falls = (f"{ranked[..., r - 1].mean():.2f}" for r in (1, 10, 100, 1000))
-        width = top_k(log_probs, bloom, 20, beam=1).width
+        width = top_k(log_probs, bloom, 20, beam=1, max_rounds=6).width
         print(f"| {name} | {' | '.join(falls)} | {int(width.median())} | {int(width.max())} |")
 
 

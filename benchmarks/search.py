@@ -31,6 +31,7 @@ K = 20
 SIZES = (100_000, 1_270_000, 5_281_889, 20_000_000, 100_000_000)
 DENSE_DIM = 128
 MEMORY = 14e9  # for the dense weights
+PARTS = ("search", "head", "dense", "faiss", "certified", "worst")
 
 
 def race(ways: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -123,14 +124,17 @@ def dense(num_ids: int, seconds: float) -> dict[str, Any] | None:
     """A score for every id by one product with a row for each, and topk."""
     if 4 * num_ids * DENSE_DIM > MEMORY:
         return None
-    weight = torch.empty(num_ids, DENSE_DIM).normal_()
+    weight = torch.empty(2, num_ids // 2, DENSE_DIM).normal_()  # two halves: each core multiplies one
     figures: dict[str, Any] = {"ids": num_ids, "dim": DENSE_DIM}
     for batch in (1, 64):
         y = torch.randn(batch, DENSE_DIM)
 
         def answer(y: torch.Tensor = y) -> None:
             for few in y.split(max(1, int(2e9 // (4 * num_ids)))):
-                (torch.mv(weight, few[0]) if len(few) == 1 else few @ weight.T).topk(K)
+                if len(few) == 1:
+                    torch.bmm(weight, few.T.expand(2, -1, -1)).flatten().topk(K)
+                else:
+                    (few @ weight.flatten(0, 1).T).topk(K)
 
         figures[f"batch {batch}"] = race({"dense": answer}, seconds)
     print(f"{num_ids:,} dense: {json.dumps(figures)}", flush=True)
@@ -223,29 +227,29 @@ def worst_case(num_ids: int, queries: int) -> dict[str, Any]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    options.add_argument("--seconds", type=float, default=3.0, help="to spend on each figure")
+    options.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    options.add_argument("--seconds", type=float, default=1.2, help="to spend on each figure")
     options.add_argument("--queries", type=int, default=10_000, help="of the worst case")
-    options.add_argument("--out", type=Path, help="a JSON file for the figures")
-    options.add_argument("--plot", type=Path, help="a PNG or SVG file for the picture")
+    options.add_argument("--out", type=Path, help="a JSON file for the figures; parts it has and that are not run stay")
+    options.add_argument("--plot", type=Path, help="a PNG file for the picture")
     given = options.parse_args()
-    figures: dict[str, Any] = {"search": [], "head": [], "dense": [], "faiss": []}
+    figures: dict[str, Any] = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
+    figures |= {part: [] for part in given.parts}
+    middle = [size for size in given.sizes if size <= 20_000_000]
+    largest = max(size for size in middle if size <= 5_281_889)
     with torch.inference_mode():
-        for size in given.sizes:
-            figures["search"].append(searches(size, given.seconds))
-            gc.collect()
-        middle = [size for size in given.sizes if size <= 20_000_000]
-        for size in middle:
-            for dim in (128, 768):
-                figures["head"].append(heads(size, dim, given.seconds))
+        for part, sizes, measure in (
+            ("search", given.sizes, lambda size: searches(size, given.seconds)),
+            ("head", middle, lambda size: [heads(size, dim, given.seconds) for dim in (128, 768)]),
+            ("dense", middle, lambda size: dense(size, given.seconds)),
+            ("faiss", [size for size in middle if size <= 5_281_889], lambda size: neighbours(size, given.seconds)),
+            ("certified", [largest], certified_by_width),
+            ("worst", [largest], lambda size: worst_case(size, given.queries)),
+        ):
+            for size in sizes if part in given.parts else ():
+                found = measure(size)
+                figures[part] += found if isinstance(found, list) else [found]
                 gc.collect()
-            figures["dense"].append(dense(size, given.seconds))
-            gc.collect()
-            if size <= 5_281_889:
-                figures["faiss"].append(neighbours(size, given.seconds))
-                gc.collect()
-        largest = max(size for size in middle if size <= 5_281_889)
-        figures["certified"] = certified_by_width(largest)
-        figures["worst"] = worst_case(largest, given.queries)
     if given.out:
         given.out.write_text(json.dumps(figures, indent=1) + "\n")
     report("Certified top-20: milliseconds", *tables(figures), figures)
@@ -258,7 +262,7 @@ def tables(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     header = ["ids", "log-probabilities", "batch", "exact", "exact with prior", "beam 20", "rank every id"]
     header += ["gather and topk", "× exact", "width", "beam 20 certifies"]
     rows = []
-    for one in figures["search"]:
+    for one in figures.get("search", []):
         for name in ("trained", "weak", "flat"):
             for batch in (1, 64):
                 if (ms := one[name].get(f"batch {batch}")) is None:
@@ -280,7 +284,7 @@ def plot(figures: dict[str, Any], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4.4), layout="constrained")
     lines: dict[str, list[tuple[int, float]]] = {}
-    for one in figures["search"]:
+    for one in figures.get("search", []):
         ms = one["trained"]["batch 1"]
         for way, label in (
             ("gather and topk", "gather every id + topk"),
@@ -289,9 +293,9 @@ def plot(figures: dict[str, Any], path: Path) -> None:
         ):
             if way in ms:
                 lines.setdefault(label, []).append((one["ids"], ms[way]))
-    for one in filter(None, figures["dense"]):
+    for one in filter(None, figures.get("dense", [])):
         lines.setdefault("dense product, d=128, + topk", []).append((one["ids"], one["batch 1"]["dense"]))
-    for one in figures["head"]:
+    for one in figures.get("head", []):
         if one["dim"] == 128:
             lines.setdefault("our head, d=128, fp32", []).append((one["ids"], one["batch 1"]["head fp32"]))
             lines.setdefault("our head, d=128, int8", []).append((one["ids"], one["batch 1"]["head int8"]))

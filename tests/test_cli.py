@@ -258,9 +258,9 @@ def test_evaluate_shows_what_the_prior_does(home, weighed):
 
     both = run("evaluate", "weighed", "corpus", cwd=home).stdout
     plain = run("evaluate", "weighed", "corpus", "--no-prior", cwd=home).stdout
-    assert len(row(both, "without its prior")) == 9  # three recalls, each with its interval
-    assert row(both, "without its prior") == row(plain, "this model")
-    assert row(plain, "without its prior") == []
+    assert len(row(both, "without prior")) == 9  # three recalls, each with its interval
+    assert row(both, "without prior") == row(plain, "this model")
+    assert row(plain, "without prior") == []
     figures = json.loads(run("evaluate", "weighed", "corpus", "--json", "--precision", "int8", cwd=home).stdout)
     assert set(figures["without prior"]) == {"1", "10", "20"}
 

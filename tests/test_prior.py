@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from superbloom import Corpus, Superbloom
-from superbloom.calibrate import ROWS, SEEDS, TEMPERATURES, WEIGHTS, calibrate
+from superbloom.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate
 from superbloom.config import ModelConfig
 from superbloom.corpus import split_of
 from superbloom.evaluate import HeldOut
@@ -90,7 +90,7 @@ def plain_calibration(model: Model, corpus: Corpus) -> np.ndarray:
     drawings = [HeldOut.of(corpus, "valid", model.config.seq_len, seed=seed) for seed in range(SEEDS)]
     hidden = [part for drawing in drawings for part in zip(drawing.ids, drawing.places, drawing.targets, strict=True)]
     loss = np.zeros((len(WEIGHTS), len(TEMPERATURES)))
-    for ids, place, target in hidden[:ROWS]:
+    for ids, place, target in hidden[:MOST]:
         log_probs = model.log_probs(torch.from_numpy(ids[None]), torch.tensor([[place]]))[0].double().numpy()
         scores = sum(log_probs[j, table[:, j]] for j in range(m))
         for i, weight in enumerate(WEIGHTS):

@@ -30,6 +30,7 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
     rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
     import gzip
 
+    (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
     (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     (commands,) = blocks("sh")
     ran = 0
@@ -43,7 +44,7 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
         done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         ran += 1
-    assert ran == 5
+    assert ran == 6
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
 
 

@@ -19,9 +19,10 @@ from superbloom.scoring import COMBINES
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)  # times the number of hashes
-ROWS, SEEDS = 1000, 4  # hidden elements to use, from so many drawings of each row's
+LEAST, MOST = 100, 1000  # hidden elements to use: fewer of a large catalogue, so that it takes seconds
+SCORES = 5 * 10**7  # to look at, where that leaves enough
+SEEDS = 4  # drawings of each row's hidden element
 CHUNK = 2**24  # scores at a time
-SCORES = 10**8  # scores to look at, at most: fewer rows of a large catalogue
 
 
 def calibrate(model: Model, corpus: Corpus) -> Prior:
@@ -48,7 +49,7 @@ def calibrate(model: Model, corpus: Corpus) -> Prior:
 def _scores(model: Model, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor]]:
     """Scores (q, num_ids) of every id without a prior, and the hidden ids (q,), a few validation rows at a time."""
     bloom = model.target_bloom
-    left = max(1, min(ROWS, SCORES // bloom.num_ids))
+    left = min(MOST, max(LEAST, SCORES // bloom.num_ids))
     few = max(1, CHUNK // bloom.num_ids)
     for seed in range(SEEDS):
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, seed=seed, limit=left)

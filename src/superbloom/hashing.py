@@ -127,7 +127,8 @@ class BloomHash:
         m, n = self.order.shape
         first = self.starts[:, :-1] + n * torch.arange(m, device=self.starts.device)[:, None]
         run = first.clamp(max=m * n - self.largest_bucket)
-        return torch.stack([run, first - run, first - run + self.starts.diff(dim=1)], dim=-1).view(-1, 3).int()
+        spans = torch.stack([run, first - run, first - run + self.starts.diff(dim=1)], dim=-1).view(-1, 3)
+        return spans.int() if m * n < 2**31 else spans
 
     @cached_property
     def columns(self) -> Tensor:

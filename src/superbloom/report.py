@@ -20,7 +20,7 @@ def recall_table(figures: dict[str, Any]) -> Table:
         table.add_column(column, justify="left" if not column else "right")
     rows = {"this model": figures["recall"]}
     if "without prior" in figures:
-        rows["without its prior"] = figures["without prior"]
+        rows["without prior"] = figures["without prior"]
     for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(_cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
     return table
