@@ -17,10 +17,10 @@ def report(question: str, header: list[str], rows: list[list[str]], figures: dic
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
-    print("\n" + json.dumps({"figures": figures, **_surroundings()}))
+    print("\n" + json.dumps({"figures": figures, **surroundings()}))
 
 
-def _surroundings() -> dict[str, Any]:
+def surroundings() -> dict[str, Any]:
     here = Path(__file__).parent
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
     packages = ("torch", "lightning", "pyarrow", "numpy")

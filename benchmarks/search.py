@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from beliefs import TRAINED, WEAK, beliefs
-from record import report
+from record import report, surroundings
 
 from superbloom.config import ModelConfig
 from superbloom.hashing import BloomHash
@@ -251,7 +251,7 @@ def main() -> None:
                 figures[part] += found if isinstance(found, list) else [found]
                 gc.collect()
     if given.out:
-        given.out.write_text(json.dumps(figures, indent=1) + "\n")
+        given.out.write_text(json.dumps(figures | surroundings(), indent=1) + "\n")
     report("Certified top-20: milliseconds", *tables(figures), figures)
     if given.plot:
         plot(figures, given.plot)

@@ -1,7 +1,7 @@
 """Does a test fail when the code is wrong?   python tests/mutants.py search ranking scoring filters --sample 100
 
 Each mutant is one small change of one module (a comparison, an operator, a number, a truth value, a call's min or max)
-in a copy of the sources; the tests of its part run against it. Prints those that no test noticed, and the share noticed.
+in a copy of the sources; the tests of its part run against it. Prints what no test noticed, and the share that one did.
 """
 
 from __future__ import annotations

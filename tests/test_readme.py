@@ -48,6 +48,31 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
 
 
+def test_what_can_be_asked_of_the_search_can_be():
+    """Every line of the block in docs/search.md, on two queries."""
+    import torch
+
+    from superbloom import BloomHash, Bonus, top_k
+
+    page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    bloom = BloomHash.random(2000, 2, 10)
+    log_probs = torch.randn(2, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
+    names = {"torch": torch, "top_k": top_k, "Bonus": Bonus, "bloom": bloom, "log_probs": log_probs}
+    names |= {
+        "seen": torch.tensor([[3, 7], [5, -1]]),
+        "in_stock": torch.arange(2000) % 2 == 0,
+        "boost": torch.rand(2000),
+    }
+    lines = block.splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        call = line.split("#")[0].removeprefix("found = ").strip()
+        found = eval(call, names)
+        assert found.ids.shape == (2, 20)
+        assert bool(found.certified.all())
+
+
 @pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.-]+)\)", README))
 def test_links_lead_somewhere(path):
     assert (Path(__file__).parents[1] / path).exists()

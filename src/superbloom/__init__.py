@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from superbloom.errors import InputError
     from superbloom.hashing import BloomHash
     from superbloom.predict import MASK, Prediction, Predictor
+    from superbloom.scoring import Bonus
     from superbloom.search import TopK, exhaustive, top_k
     from superbloom.vocab import Vocab
 
@@ -29,6 +30,7 @@ _HOME = {
     "MASK": "predict",
     "Prediction": "predict",
     "Predictor": "predict",
+    "Bonus": "scoring",
     "TopK": "search",
     "exhaustive": "search",
     "top_k": "search",
@@ -38,6 +40,7 @@ __all__ = [
     "MASK",
     "PRESETS",
     "BloomHash",
+    "Bonus",
     "Corpus",
     "InputError",
     "ModelConfig",
