@@ -138,7 +138,7 @@ def test_predict_as_json_carries_the_probabilities(home):
     assert all(0 < p["at_least"] <= p["probability"] for p in found)
     text = run("predict", "model", "Copenhagen", "[MASK]", cwd=home).stdout.splitlines()
     assert [line.split()[2] for line in text[:5]] == [f"{p['probability']:.1%}" for p in found]
-    assert text[5].strip().endswith("which have at least 100% of all probability)")
+    assert text[5].strip() == "(certified: no other name scores higher)"  # all five names were scored
 
 
 def test_predict_answers_only_with_allowed_names(home):

@@ -332,6 +332,8 @@ def _proof(predictions: list[Any]) -> str:
     best = predictions[0]
     proof = "certified: no other name scores higher" if best.certified else "not certified: search cut short"
     part = best.at_least / best.probability
+    if part > 0.995:
+        return proof
     return f"{proof}; percentages are of the names scored, which have at least {part:.0%} of all probability"
 
 
