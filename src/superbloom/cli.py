@@ -320,21 +320,21 @@ def predict(
         if len(found) > 1:
             typer.echo(f"[MASK] {number}")
         for rank, prediction in enumerate(predictions, 1):
-            typer.echo(
-                f"{rank:4d}  {prediction.score:8.3f}  {prediction.probability:6.1%}  {printable(prediction.name)}"
-            )
+            typer.echo(f"{rank:4d}  {prediction.score:8.3f}  {_share(prediction)}  {printable(prediction.name)}")
         typer.echo(f"      ({_proof(predictions)})")
+
+
+def _share(prediction: Any) -> str:
+    """The probability, or what it is at least and at most where not all names were scored."""
+    if prediction.at_least > 0.995 * prediction.probability:
+        return f"{prediction.probability:6.1%}"
+    return f"{100 * prediction.at_least:5.1f}–{prediction.probability:.1%}"
 
 
 def _proof(predictions: list[Any]) -> str:
     if not predictions:
         return "no name is left: all are excluded, or score less than --min-score"
-    best = predictions[0]
-    proof = "certified: no other name scores higher" if best.certified else "not certified: search cut short"
-    part = best.at_least / best.probability
-    if part > 0.995:
-        return proof
-    return f"{proof}; percentages are of the names scored, which have at least {part:.0%} of all probability"
+    return "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
 
 
 @app.command()

@@ -36,6 +36,7 @@ MEMBERS = 2**21  # scored together, over all queries: bounds memory
 # What things cost, in ids of a direct ranking (docs/search.md): a member of an opened bucket, which is looked up at
 # random; a round; and the start of a direct ranking.
 MEMBER, ROUND, DIRECT = 10, 120_000, 25_000
+SOON_RANKED = 500_000  # ids, in two milliseconds
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,12 @@ class _Search:
         return max(FEWEST, min(FIRST // self._members(1), MOST), -(-self.most // self._members(1)))
 
     def direct_is_cheaper(self, queries: int, width: int) -> bool:
-        """Whether to rank every id now, rather than open buckets up to a width."""
+        """Whether to rank every id now, rather than open buckets up to a width.
+
+        That also gives the exact mass, so where the mass is asked for and few ids are to be ranked, it is done.
+        """
+        if self.temperature is not None and self.filter.work <= SOON_RANKED:
+            return True
         return queries * (DIRECT + self.filter.work) <= ROUND + queries * MEMBER * self._members(width)
 
     def hopeless(self, queries: _Queries, width: int) -> Tensor:
