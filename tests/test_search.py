@@ -427,3 +427,34 @@ def test_nan_is_never_ranked(search):
 @pytest.mark.parametrize("search", [top_k, exhaustive])
 def test_no_queries_have_no_answers(search):
     assert search(torch.zeros(0, 2, 5), BloomHash.random(10, 2, 2), 3).ids.shape == (0, 3)
+
+
+def test_queries_of_one_batch_go_their_own_ways():
+    """One is certified at once, one opens more, one has nothing to open and is ranked directly; each is exact."""
+    bloom = BloomHash.random(200_000, 2, 10, seed=0)
+    peaked = torch.full((2, 20_000), -20.0)
+    peaked[0, bloom.buckets(5)[0]], peaked[1, bloom.buckets(5)[1]] = 10.0, 10.0
+    rough = torch.randn(2, 20_000, generator=torch.manual_seed(0))
+    log_probs = torch.stack([torch.zeros(2, 20_000), rough, peaked, rough.flip(0)]).log_softmax(-1)
+    found = top_k(log_probs, bloom, k=1, beam=2)
+    assert torch.equal(found.ids, exhaustive(log_probs, bloom, k=1).ids)
+    assert found.scored[0] == 200_000
+    assert (found.scored[1:] < 200_000).all()
+    assert found.rounds[2] == 1
+    assert (found.rounds[[1, 3]] > 1).all()
+
+
+def test_one_number_without_a_rank_is_enough_to_refuse():
+    bloom = BloomHash.random(10, 2, 2)
+    log_probs = torch.linspace(-9, 0, 10).view(1, 2, 5)
+    with pytest.raises(InputError, match="combine gave NaN"):
+        exhaustive(log_probs, bloom, 1, combine=lambda x: x.sum(-1).masked_fill(x[..., 0] < -8, torch.nan))
+    with pytest.raises(InputError, match="a bonus of shape"):
+        Bonus.of(torch.tensor([0.0] * 9 + [torch.inf]), bloom)
+
+
+def test_of_lists_the_ids_are_counted_that_are_there():
+    bloom = BloomHash.random(10, 2, 2)
+    found = top_k(torch.zeros(2, 2, 5), bloom, 2, allow=torch.tensor([[0, 1, 0], [2, -1, -1]]))
+    assert found.scored.tolist() == [2, 1]
+    assert found.ids.tolist() == [[0, 1], [2, -1]]
