@@ -33,7 +33,7 @@ def main() -> None:
     rows, figures, reference = [], {}, None
     for precision, prior in (("fp32", True), ("bf16", True), ("int8", True), ("fp32", False)):
         predictor = Predictor(model, precision=precision, prior=prior)
-        found = [answers(predictor, held_out, start) for start in range(0, len(held_out), 64)]
+        found = [answers(predictor, ids, places) for ids, places, _ in held_out.parts(64)]
         ids, scores, mass, unscored, scored = (torch.cat(part) for part in zip(*found, strict=True))
         reference = ids if reference is None else reference
         overlap = np.mean([len(set(a) & set(b)) / K for a, b in zip(ids.tolist(), reference.tolist(), strict=True)])
@@ -58,9 +58,7 @@ def main() -> None:
     report(f"{len(held_out)} test rows, prior and temperature {figures['prior']}", header, rows, figures)
 
 
-def answers(predictor: Predictor, held_out: HeldOut, start: int) -> tuple[torch.Tensor, ...]:
-    part = slice(start, start + 64)
-    ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
+def answers(predictor: Predictor, ids: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
     # Wide enough that little is left unscored: what is judged is the temperature.
     found = predictor.search(predictor.log_probs(ids, places), K, beam=500, temperature=predictor.temperature)
     assert found.mass is not None

@@ -50,8 +50,8 @@ def main(model_folder: str, corpus_folder: str) -> None:
     predictor = Predictor(load(model_folder).model)
     bloom = predictor.model.target_bloom
     held_out = HeldOut.of(Corpus.open(corpus_folder), "test", predictor.model.config.seq_len, limit=200)
-    places = torch.from_numpy(held_out.places[:, None])
-    answers = {"the model": predictor.log_probs(torch.from_numpy(held_out.ids), places)}
+    ids, places, _ = next(held_out.parts(200))
+    answers = {"the model": predictor.log_probs(ids, places)}
     answers |= {f"exponent {e}, noise {n}": beliefs(bloom, 200, e, n, seed=0) for e, n in (TRAINED, WEAK)}
     print("| | mean log-probability of rank 1 | 10 | 100 | 1000 | width for top-20: median | largest |")
     print("|---|---|---|---|---|---|---|")

@@ -53,12 +53,10 @@ def _scores(model: Model, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor]]:
     few = max(1, CHUNK // bloom.num_ids)
     for seed in range(SEEDS):
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, seed=seed, limit=left)
-        for start in range(0, len(held_out), few):
-            part = slice(start, start + few)
-            ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
+        for ids, places, targets in held_out.parts(few):
             log_probs = model.log_probs(ids, places).to(bloom.table.device)
             parts = [log_probs[:, j].index_select(1, column) for j, column in enumerate(bloom.columns)]
-            yield COMBINES["sum"](parts), torch.from_numpy(held_out.targets[part])
+            yield COMBINES["sum"](parts), targets
         left -= len(held_out)
         if left <= 0:
             return

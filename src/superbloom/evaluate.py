@@ -7,12 +7,13 @@ hidden tokens that are the best of their hash. Which element is hidden depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from superbloom.batches import segments
 from superbloom.corpus import Corpus
@@ -56,6 +57,13 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """ids (q, n), places (q, 1) and targets (q,) of `size` rows at a time, as a model takes them."""
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            places = self.places[part, None]
+            yield torch.from_numpy(self.ids[part]), torch.from_numpy(places), torch.from_numpy(self.targets[part])
+
 
 class Ranks(NamedTuple):
     """Of each hidden id: its rank (0 is best, max(KS) if beyond), also without the prior; of its answer: the proof."""
@@ -78,10 +86,7 @@ def ranks(
     """Rank every hidden id among the whole catalogue."""
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
-    for start in range(0, len(held_out), chunk):
-        part = slice(start, start + chunk)
-        ids, places = torch.from_numpy(held_out.ids[part]), torch.from_numpy(held_out.places[part, None])
-        targets = torch.from_numpy(held_out.targets[part])
+    for ids, places, targets in held_out.parts(chunk):
         log_probs = predictor.log_probs(ids, places)
         top = predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds)
         rank = plain = _rank_of(targets, top)
@@ -93,7 +98,7 @@ def ranks(
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _rank_of(targets: torch.Tensor, top: TopK) -> np.ndarray:
+def _rank_of(targets: Tensor, top: TopK) -> np.ndarray:
     hit = top.ids.cpu() == targets[:, None]
     return torch.where(hit.any(1), hit.int().argmax(1), DEEPEST).numpy()
 

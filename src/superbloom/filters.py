@@ -100,15 +100,18 @@ class Filter:
     @cached_property
     def common(self) -> Tensor | None:
         """The ids to rank, ascending, where they are the same for all queries; None if they are all ids, or differ."""
-        if self.shared is not None or self.mask is None or len(self.mask) > 1:
-            return self.shared
-        return torch.nonzero(self.mask[0]).squeeze(1)
+        return torch.nonzero(self.mask[0]).squeeze(1) if self._is_one_mask and self.mask is not None else self.shared
+
+    @property
+    def _is_one_mask(self) -> bool:
+        """Whether a mask alone says what may be ranked, for all queries."""
+        return self.mask is not None and len(self.mask) == 1 and self.shared is None and self.lists is None
 
     def candidates(self, query: int) -> tuple[Tensor | None, Tensor | None]:
         """The ids to rank for a query, ascending (None: all), and which of them may be answered (None: all)."""
         ids = self.common if self.lists is None else self.lists[query]
         permitted = None if self.lists is None else self.lists[query] >= 0
-        if self.mask is not None:
+        if self.mask is not None and not self._is_one_mask:
             row = self.mask[query if len(self.mask) > 1 else 0]
             allowed = row if ids is None else row[ids.clamp(min=0)]
             permitted = allowed if permitted is None else permitted & allowed

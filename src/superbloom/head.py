@@ -73,7 +73,7 @@ def _int8(weight: Tensor) -> Product:
             packed = torch.ops.quantized.linear_prepack(rounded, None)
             multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
             multiply(weight[:1], 1.0, LEVELS + 1, packed)
-    except (RuntimeError, NotImplementedError, AttributeError) as error:
+    except (RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0][:120]
         raise InputError(f"precision='int8' is not to be had here ({reason}); choose 'bf16' or 'fp32'") from None
 

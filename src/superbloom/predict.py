@@ -17,7 +17,7 @@ from superbloom.errors import InputError
 from superbloom.hashing import Special
 from superbloom.head import Head
 from superbloom.model import Model
-from superbloom.scoring import Bonus, Combine
+from superbloom.scoring import Bonus, Combine, is_sum
 from superbloom.search import TopK, top_k
 
 MASK = Special.MASK
@@ -111,8 +111,7 @@ class Predictor:
         if self._bloom.table.device != log_probs.device:
             self._bloom = self._bloom.to(log_probs.device)
             self.bonus = None if self.bonus is None else self.bonus.to(log_probs.device)
-        combine = options.get("combine", "sum")
-        if isinstance(combine, str) and combine == "sum":
+        if is_sum(options.get("combine", "sum")):
             options.setdefault("bonus", self.bonus)
         return top_k(log_probs, self._bloom, k, **options)
 

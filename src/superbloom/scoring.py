@@ -24,6 +24,10 @@ COMBINES: dict[str, Fold] = {
 }
 
 
+def is_sum(combine: str | Sequence[float] | Combine) -> bool:
+    return isinstance(combine, str) and combine == "sum"  # asked of a text only: an array compares by elements
+
+
 def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
     """How to combine the log-probabilities of each hash: by name, with weights, or by a caller's own function.
 

@@ -27,7 +27,7 @@ from superbloom.errors import InputError
 from superbloom.filters import Filter
 from superbloom.hashing import BloomHash
 from superbloom.ranking import LOWEST, NOTHING, Largest, best_keys, keys_of, scores_of, unkey
-from superbloom.scoring import Bonus, Combine, fold_of
+from superbloom.scoring import Bonus, Combine, fold_of, is_sum
 
 FIRST = 2400  # members to score in the first round, in so many buckets of each hash:
 FEWEST, MOST = 24, 96
@@ -115,10 +115,7 @@ def top_k(
 
 def exhaustive(log_probs: Tensor, bloom: BloomHash, k: int | Tensor, **options: Any) -> TopK:
     """The same answer by scoring every id of the catalogue; options as of top_k, but for beam and max_rounds."""
-    search = _Search(log_probs, bloom, k, **options)
-    queries = search.start()
-    search.rank_all(queries)
-    return search.answer(queries)
+    return top_k(log_probs, bloom, k, beam=bloom.num_buckets, **options)  # all buckets: that ranks every id
 
 
 @dataclass
@@ -163,19 +160,19 @@ class _Search:
         log_probs: Tensor,
         bloom: BloomHash,
         k: int | Tensor,
-        combine: str | Sequence[float] | Combine = "sum",
-        exclude: Tensor | None = None,
-        allow: Tensor | None = None,
-        min_score: float | Tensor | None = None,
-        bonus: Bonus | None = None,
-        temperature: float | None = None,
+        combine: str | Sequence[float] | Combine,
+        exclude: Tensor | None,
+        allow: Tensor | None,
+        min_score: float | Tensor | None,
+        bonus: Bonus | None,
+        temperature: float | None,
     ) -> None:
         if log_probs.dim() != 3 or log_probs.shape[1:] != (bloom.num_hashes, bloom.num_buckets):
             raise InputError(
                 f"log_probs of shape {tuple(log_probs.shape)} given; these hash functions need "
                 f"(batch, {bloom.num_hashes}, {bloom.num_buckets}): are they another model's?"
             )
-        self.is_sum = isinstance(combine, str) and combine == "sum"
+        self.is_sum = is_sum(combine)
         fits = bonus is None or (bonus.of_bucket.shape == log_probs.shape[1:] and len(bonus.of_id) == bloom.num_ids)
         if not fits or not (bonus is None or self.is_sum):
             raise InputError("a bonus is a term of the sum, for the ids of these tables: combine='sum', or no bonus")
@@ -364,16 +361,18 @@ class _Search:
             columns = columns.index_select(1, common)
         for query in queries.number.tolist():
             ids, permitted = self.filter.candidates(query)
-            if self.filter.lists is not None:
-                columns = self.bloom.columns.index_select(1, self.filter.lists[query].clamp(min=0))
+            known = ids
+            if ids is not None and common is None:  # a list of the query's own, with fills
+                known = ids.clamp(min=0)
+                columns = self.bloom.columns.index_select(1, known)
             per_hash = zip(self.log_probs[query], columns, strict=True)
             scores = self.fold([log_probs.index_select(0, column) for log_probs, column in per_hash])
             if self.bonus is not None:
-                scores = scores + (self.bonus.of_id if ids is None else self.bonus.of_id[ids.clamp(min=0)])
+                scores = scores + (self.bonus.of_id if known is None else self.bonus.of_id[known])
             if self.temperature is not None:
                 scaled = scores / self.temperature
                 mass.append((scaled if permitted is None else scaled[permitted]).logsumexp(dim=0))
-            scored.append(len(scores) if self.filter.lists is None else int((self.filter.lists[query] >= 0).sum()))
+            scored.append(len(scores) if ids is None else int((ids >= 0).sum()))
             best.append(best_keys(scores, ids, permitted, queries.best.shape[1]))
         queries.best = torch.stack(best) if best else queries.best
         queries.mass = torch.stack(mass) if mass else queries.mass
