@@ -5,16 +5,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from superbloom.batches import Batches
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
+from superbloom.train import _Stream
 
 
 def numbered(lengths: list[int]) -> Corpus:
     """Row r holds names r:0, r:1, …: every id tells its row and place."""
     return Corpus.from_sequences([[f"{row}:{place}" for place in range(length)] for row, length in enumerate(lengths)])
+
+
+def assert_same(one, other):
+    assert one.total == other.total
+    for ours, theirs in zip(one[:3], other[:3], strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def stream(corpus, **options):
@@ -25,7 +33,7 @@ def stream(corpus, **options):
 def test_a_batch_holds_segments_with_their_targets(lengths, seed, step):
     corpus = numbered(lengths)
     batch = stream(corpus, seed=seed)[step]
-    for ids, places, targets in zip(*(part.tolist() for part in batch), strict=True):
+    for ids, places, targets in zip(*(part.tolist() for part in batch[:3]), strict=True):
         chosen = [(place, target) for place, target in zip(places, targets, strict=True) if target != Special.PAD]
         whole = dict(enumerate(ids)) | dict(chosen)
         names = [corpus.vocab.name(whole[place]) for place in range(len(ids)) if whole[place] != Special.PAD]
@@ -42,8 +50,7 @@ def test_the_same_seed_and_step_give_the_same_batch_in_any_order():
     one, other = stream(corpus), stream(corpus)
     later = [other[step] for step in (7, 3, 0)]
     for step, batch in zip((7, 3, 0), later, strict=True):
-        for ours, theirs in zip(one[step], batch, strict=True):
-            assert torch.equal(ours, theirs)
+        assert_same(one[step], batch)
     assert not torch.equal(one[3].ids, stream(corpus, seed=1)[3].ids)
     assert not torch.equal(one[3].ids, one[4].ids)
     following = one.starting_at(3)
@@ -56,8 +63,26 @@ def test_ranks_take_slices_of_the_same_global_batch(ranks):
     corpus = numbered([10] * 50)
     whole = stream(corpus)[5]
     parts = [stream(corpus, rank=rank, ranks=ranks)[5] for rank in range(ranks)]
-    for name in whole._fields:
+    for name in ("ids", "places", "targets"):
         assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts]))
+    assert {part.total for part in parts} == {whole.total}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_total_counts_the_targets_of_all_ranks(ranks):
+    """Of rows of unequal length, the ranks have unequal numbers of targets; the total is their sum."""
+    corpus = numbered([2, 30, 5, 12] * 20)
+    parts = [stream(corpus, batch_size=12, rank=rank, ranks=ranks)[3] for rank in range(ranks)]
+    counts = [int((part.targets != Special.PAD).sum()) for part in parts]
+    assert {part.total for part in parts} == {sum(counts)}
+    assert ranks == 1 or len(set(counts)) > 1
+
+
+def test_several_workers_make_the_same_stream(ring_corpus):
+    batches = stream(ring_corpus)
+    loader = DataLoader(_Stream(batches, step=5), batch_size=None, num_workers=2)
+    for step, batch in zip(range(5, 16), loader, strict=False):
+        assert_same(batch, batches[step])
 
 
 def test_an_epoch_visits_every_training_row_once():
@@ -109,7 +134,7 @@ def test_targets_of_a_second_vocabulary_come_from_the_same_places():
     batch = stream(corpus, mask_share=0.5)[0]
     words, kinds = corpus.vocab, corpus.target_vocab
     untouched = 0
-    for ids, places, targets in zip(*(part.tolist() for part in batch), strict=True):
+    for ids, places, targets in zip(*(part.tolist() for part in batch[:3]), strict=True):
         first = next(int(words.name(i).split()[1]) - p for p, i in enumerate(ids) if i >= 0 and p not in places)
         for place, target in zip(places, targets, strict=True):
             assert kinds.name(target) == f"tag {(first + place) % 3}"

@@ -354,7 +354,7 @@ def shift_last_row(folder: Path) -> None:
 def outside(folder: Path, name: str) -> None:
     """A name that leads out of the folder, to a file of just the size and checksum stated."""
     (folder.parent / "x").write_bytes(b"private")
-    entry = {"bytes": 7, "sha256": folder_module._sha256(folder.parent / "x")}
+    entry = {"bytes": 7, "sha256": folder_module.sha256(folder.parent / "x")}
     manifest_edit("model", lambda manifest: manifest["files"].__setitem__(name, entry))(folder)
 
 

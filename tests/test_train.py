@@ -1,11 +1,5 @@
-"""Training learns what there is to learn, and an interrupted run goes on exactly."""
+"""Training learns what there is to learn, and says what it cannot do."""
 
-import csv
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,7 +10,7 @@ from superbloom.config import TrainConfig
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate
 from superbloom.model import Model
-from superbloom.train import CHECKPOINT, fit
+from superbloom.train import fit
 
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
 FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "quiet": True}
@@ -90,47 +84,11 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(ring_corpus
     assert not torch.equal(weights(one)["embedding.weight"], weights(third)["embedding.weight"])
 
 
-def test_a_resumed_run_ends_in_the_weights_of_one_never_stopped(ring_corpus, tmp_path):
-    options = SMALL | {"dropout": 0.1}
-    fast = FAST | {"valid_every": 7}
-    straight = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "straight", **fast)
-    Superbloom(**options).fit(ring_corpus, steps=11, run=tmp_path / "broken", **fast)
-    resumed = Superbloom(**options).fit(ring_corpus, steps=30, run=tmp_path / "broken", resume=True, **fast)
-    assert resumed.training["steps"] == 30
-    assert_equal_weights(straight, resumed)
-    assert resumed.metrics["history"][-1]["recall_at_10"] == straight.metrics["history"][-1]["recall_at_10"]
-    assert (tmp_path / "broken" / "csv" / "metrics.csv").exists()
-    assert (tmp_path / "broken" / "csv-2" / "metrics.csv").exists()
-
-
 def test_dropout_is_on_from_the_first_step(ring_corpus):
     """One step with and without dropout from the same start gives other weights."""
     one, other = (Superbloom(**SMALL, dropout=rate).fit(ring_corpus, steps=1, **FAST) for rate in (0.0, 0.5))
     assert not torch.equal(weights(one)["layers.0.widen.weight"], weights(other)["layers.0.widen.weight"])
     assert not one.model.network.training
-
-
-def test_a_learning_rate_given_with_resume_holds(ring_corpus, tmp_path):
-    first = Superbloom(**SMALL).fit(ring_corpus, steps=10, run=tmp_path, **FAST)
-    resumed = Superbloom(**SMALL).fit(
-        ring_corpus, steps=15, run=tmp_path, resume=True, **FAST | {"learning_rate": 1e-12}
-    )
-    assert resumed.training["steps"] == 15
-    assert torch.allclose(weights(first)["embedding.weight"], weights(resumed)["embedding.weight"], atol=1e-9)
-    assert resumed.training["seconds"] > first.training["seconds"]
-
-
-def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
-    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, valid_every=20, run=tmp_path, **FAST)
-    assert [entry["step"] for entry in superbloom.metrics["history"]] == [20, 40, 60]
-    measured = [entry["recall_at_10"] for entry in superbloom.metrics["history"]]
-    with (tmp_path / "csv" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["step"]) for row in rows if row["loss"]] == [25, 50]
-    logged = [(int(row["step"]), float(row["valid/recall_at_10"])) for row in rows if row["valid/recall_at_10"]]
-    assert logged == list(zip([20, 40, 60], measured, strict=True))
-    assert list((tmp_path / "tensorboard").glob("events.out.tfevents*"))
-    assert (tmp_path / CHECKPOINT).is_file()
 
 
 def test_minutes_end_training(ring_corpus):
@@ -156,7 +114,11 @@ def test_minutes_end_training(ring_corpus):
         ({"minutes": 1e300}, "minutes=1e\\+300: up to a million"),
         ({"steps": 1, "speed": 3}, r"unknown options \['speed'\]"),
         ({"steps": 1, "loss": "sampled"}, "loss='sampled' with num_hashes=2"),
-        ({"steps": 1, "resume": True}, "to go on from; train without --resume"),
+        ({"steps": 1, "resume": True}, "resume=True without a run folder"),
+        ({"steps": 1, "devices": 0}, "devices=0: 1 or more"),
+        ({"steps": 1, "workers": -1}, "workers=-1: 0 to 256"),
+        ({"steps": 1, "strategy": "magic"}, "strategy='magic': 'ddp' or 'fsdp' is allowed"),
+        ({"steps": 1, "batch_size": 5, "devices": 2}, "batch_size=5 does not divide among 2 processes"),
     ],
 )
 def test_training_options_that_cannot_work_are_refused(ring_corpus, options, message):
@@ -187,7 +149,8 @@ def test_alpha_shrinks_to_fit_a_small_catalogue_unless_it_was_asked_for():
 
 
 def test_a_diverging_run_stops_at_once_and_names_the_step(ring_corpus):
-    with pytest.raises(InputError, match=r"the loss became (nan|inf) at step \d+; lower learning_rate=1e\+30"):
+    told = r"the loss became .*, its gradient (nan|inf), at step \d+; lower learning_rate=1e\+30"
+    with pytest.raises(InputError, match=told):
         Superbloom(**SMALL).fit(ring_corpus, steps=50, **FAST | {"learning_rate": 1e30, "warmup": 1})
 
 
@@ -201,14 +164,6 @@ def test_a_model_of_other_names_is_refused(ring_corpus):
         fit(model, other, TrainConfig(steps=1), quiet=True)
 
 
-def test_a_damaged_checkpoint_is_refused_by_name(ring_corpus, tmp_path):
-    Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
-    path = tmp_path / CHECKPOINT
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(InputError, match="checkpoint.ckpt is not a whole checkpoint"):
-        Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, resume=True, **FAST)
-
-
 def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
     from superbloom import evaluate as module
 
@@ -218,33 +173,6 @@ def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
     for chunk in (1, 7):
         for ours, theirs in zip(module.ranks(superbloom.predictor, held_out, chunk=chunk), whole, strict=True):
             assert (ours == theirs).all()
-
-
-def test_interrupted_on_the_command_line_it_saves_and_says_how_to_go_on(ring_corpus, tmp_path):
-    ring_corpus.save(tmp_path / "corpus")
-    command = [sys.executable, "-m", "superbloom", "train", "corpus", "--out", "model", "--dim", "32", "--heads", "2"]
-    command += ["--batch-size", "32", "--valid-every", "10", "--json"]
-    process = subprocess.Popen(
-        [*command, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    metrics = tmp_path / "model.run" / "csv"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    assert process.returncode == 0, error
-    result = json.loads(out)
-    assert result["interrupted"] is True
-    steps = result["steps"] + 3
-    again = [*command[:7], "--resume", "--steps", str(steps), "--json"]
-    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, env=os.environ, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == steps
-    refused = subprocess.run([*again, "--dim", "64"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert refused.returncode == 2
-    assert "the run began with" in refused.stderr
 
 
 def test_recall_by_hand(ring_corpus):

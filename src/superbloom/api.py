@@ -12,11 +12,13 @@ from superbloom import store
 from superbloom.calibrate import calibrate
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.corpus import Corpus
-from superbloom.errors import InputError
+from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
 from superbloom.hashing import Special, check_sizes, max_alpha
+from superbloom.memory import check_memory
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
+from superbloom.processes import main_process
 
 DEFAULT_MINUTES = 5.0
 SIZES = {"num_ids", "num_target_ids"}  # what a corpus decides
@@ -78,18 +80,23 @@ class Superbloom:
     ) -> Superbloom:
         """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
 
-        run names a folder for checkpoint and logs; with resume=True training goes on from what is there.
+        run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
+        devices=2 trains in two processes; this script is then run by both, and the main one alone saves.
         """
         import torch
 
         from superbloom.train import fit, start_from_frequencies
 
         config = train_config(**self.train_options | options)
+        shape = self.config_for(corpus)
+        check_memory(shape)
         torch.manual_seed(config.seed)
-        model = Model.create(self.config_for(corpus), corpus.vocab, corpus.target_vocab)
+        with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
+            model = Model.create(shape, corpus.vocab, corpus.target_vocab)
         start_from_frequencies(model, corpus)
         outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
-        self._use(replace(model, prior=calibrate(model, corpus)))
+        # Of several processes, the main one has the model as it is to be used and saved.
+        self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
         return self
@@ -123,7 +130,8 @@ class Superbloom:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all; share it with any tool that copies folders."""
-        store.save(self.model, folder, training=self.training, metrics=self.metrics)
+        if main_process():
+            store.save(self.model, folder, training=self.training, metrics=self.metrics)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, verify: bool = True) -> Superbloom:

@@ -25,12 +25,14 @@ MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
 class Batch(NamedTuple):
     """ids (batch, n) as the model reads them, places (batch, p) of what it predicts, targets (batch, p).
 
-    Rows shorter than n end in PAD; rows with fewer than p masked elements have target PAD there.
+    Rows shorter than n end in PAD; rows with fewer than p masked elements have target PAD there. total is the number
+    of targets of the step, those of the other processes included.
     """
 
     ids: Tensor
     places: Tensor
     targets: Tensor
+    total: int
 
 
 class Batches:
@@ -62,16 +64,17 @@ class Batches:
         self._draws = -(-(1 + 3 * seq_len) // 4) * 4
 
     def __getitem__(self, step: int) -> Batch:
-        examples = step * self.batch_size + self.first + np.arange(self.share)
-        uniform = self._uniform(examples[0])
-        start, length = segments(self.corpus.offsets, self._row(examples), uniform[:, 0], self.seq_len)
+        examples = step * self.batch_size + np.arange(self.batch_size)
+        rows, ours = self._row(examples), slice(self.first, self.first + self.share)
+        uniform = self._uniform(examples[ours][0])
+        start, length = segments(self.corpus.offsets, rows[ours], uniform[:, 0], self.seq_len)
         mask, how, what = np.split(uniform[:, 1 : 1 + 3 * self.seq_len], 3, axis=1)
         n = int(length.max())
         inside = np.arange(n) < length[:, None]
         at = np.where(inside, start[:, None] + np.arange(n), 0)
         ids = np.where(inside, self.corpus.ids[at], np.int32(Special.PAD))
         # Mask the elements with the smallest draws: the share of the segment, but at least one.
-        wanted = np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
+        wanted = self._wanted(length)
         ranked = np.argsort(np.where(inside, mask[:, :n], 2.0), axis=1, kind="stable")
         chosen = np.arange(wanted.max()) < wanted[:, None]
         places = np.where(chosen, ranked[:, : wanted.max()], 0)
@@ -84,12 +87,18 @@ class Batches:
         )
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]
-        return Batch(*(torch.from_numpy(part.astype(np.int64)) for part in (ids, places, targets)))
+        sizes = self.corpus.offsets[rows + 1] - self.corpus.offsets[rows]
+        total = int(self._wanted(np.minimum(sizes, self.seq_len)).sum())
+        return Batch(_tensor(ids), _tensor(places), _tensor(targets), total)
 
-    def starting_at(self, step: int) -> Iterator[Batch]:
+    def starting_at(self, step: int, stride: int = 1) -> Iterator[Batch]:
         while True:
             yield self[step]
-            step += 1
+            step += stride
+
+    def _wanted(self, length: np.ndarray) -> np.ndarray:
+        """How many elements of a segment to mask."""
+        return np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
 
     def _uniform(self, first: int) -> np.ndarray:
         """The random numbers of examples first and on: Philox counts blocks of four."""
@@ -114,6 +123,10 @@ def segments(offsets: np.ndarray, rows: np.ndarray, uniform: np.ndarray, seq_len
     begin, size = offsets[rows], offsets[rows + 1] - offsets[rows]
     length = np.minimum(size, seq_len)
     return begin + (uniform * (size - length + 1)).astype(np.int64), length
+
+
+def _tensor(part: np.ndarray) -> Tensor:
+    return torch.from_numpy(part.astype(np.int64))
 
 
 @lru_cache(maxsize=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect as introspection
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -19,7 +20,8 @@ import typer
 
 from superbloom import __version__
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
-from superbloom.errors import InputError
+from superbloom.errors import InputError, out_of_memory
+from superbloom.processes import main_process
 
 app = typer.Typer(
     help="A Transformer for catalogues of ids too large for a softmax: Wikipedia entities, products, words.",
@@ -57,13 +59,14 @@ def main() -> None:
         place = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        if not out_of_memory(error):
             raise
         _fail("out of memory; lower --batch-size, --logits-mb or --dim, or raise --alpha")
 
 
 def _fail(message: str) -> None:
-    typer.echo(f"error: {' '.join(message.splitlines())}", err=True)
+    where = "" if main_process() else f" in process {os.getpid()}"
+    typer.echo(f"error{where}: {' '.join(message.splitlines())}", err=True)
     sys.exit(2)
 
 
@@ -196,18 +199,22 @@ def train(
     corpus: CorpusFolder,
     out: Out,
     preset: Annotated[str | None, typer.Option(help=f"Start from a model of the paper: {', '.join(PRESETS)}.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run of the same --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run of the same --out, if there is one.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew over an interrupted run.")] = False,
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """Train a model, for five minutes unless told otherwise; checkpoint and logs are kept beside it, in OUT.run."""
+    """Train a model, for five minutes unless told otherwise; checkpoints and log are kept beside it, in OUT.run."""
     from superbloom.report import command
     from superbloom.run import train as run
 
     result = run(
         corpus, out, preset, resume, overwrite, {name: value for name, value in options.items() if value is not None}
     )
+    if not main_process():
+        return
     if json_:
         _print_json(result)
     elif result["interrupted"]:

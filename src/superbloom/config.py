@@ -115,13 +115,16 @@ class TrainConfig:
     valid_every: int = option(250, "steps between validations")
     valid_rows: int = option(1000, "rows of a validation at most")
     save_every: int = option(500, "steps between checkpoints")
+    devices: int | None = option(None, "processes on this machine, one a device (default: 1, or as torchrun says)")
+    strategy: Literal["ddp", "fsdp"] = option("ddp", "what several processes hold: the whole model, or a share each")
+    workers: int = option(0, "processes beside each that make batches ahead; 0 makes them in turn")
 
     def __post_init__(self) -> None:
         faults = []
         if (self.steps is None) == (self.minutes is None):
             faults.append(f"steps={self.steps}, minutes={self.minutes}: give one of them")
         at_least_one = ("batch_size", "warmup", "samples", "logits_mb", "valid_every", "valid_rows", "save_every")
-        for name in (*at_least_one, *(("steps",) if self.steps is not None else ())):
+        for name in (*at_least_one, *(name for name in ("steps", "devices") if getattr(self, name) is not None)):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 faults.append(f"{name}={getattr(self, name)}: 1 or more is allowed")
         for name in ("learning_rate", "clip", *(("minutes",) if self.minutes is not None else ())):
@@ -131,6 +134,8 @@ class TrainConfig:
             faults.append(f"minutes={self.minutes}: up to a million is allowed")
         if not _number(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
             faults.append(f"weight_decay={self.weight_decay}: from 0 is allowed")
+        if type(self.workers) is not int or not 0 <= self.workers <= 256:
+            faults.append(f"workers={self.workers}: 0 to 256 is allowed")
         if not _seed(self.seed):
             faults.append(f"seed={self.seed}: 0 to 2^63 − 1 is allowed")
         if not _number(self.mask_share) or not 0 < self.mask_share < 1:
@@ -139,6 +144,7 @@ class TrainConfig:
             ("precision", ("fp32", "bf16")),
             ("loss", ("full", "sampled")),
             ("proposal", ("log-uniform", "empirical")),
+            ("strategy", ("ddp", "fsdp")),
         )
         for name, allowed in choices:
             if getattr(self, name) not in allowed:

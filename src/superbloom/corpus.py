@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import count, repeat, zip_longest
 from operator import index
 from pathlib import Path
@@ -172,16 +173,21 @@ class Corpus:
         counts = {"names": self.num_ids, "rows": len(self), "ids": len(self.ids)}
         return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
 
-    def fingerprint(self) -> str:
-        """A checksum of names, ids and splits, the same in memory and on disk."""
-        digest = hashlib.sha256()
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """Of the names, and of the rows with their splits; the same in memory and on disk."""
+        names, rows = hashlib.sha256(), hashlib.sha256()
         for vocab in (self.vocab, self.target_vocab or self.vocab):
-            names = vocab.table["name"].chunk(0)
-            digest.update(pc.binary_length(names).to_numpy().data)
-            digest.update(names.buffers()[2] or b"")
+            column = vocab.table["name"].chunk(0)
+            names.update(pc.binary_length(column).to_numpy().data)
+            names.update(column.buffers()[2] or b"")
         for part in (self.offsets, self.ids, self.targets, self.splits):
-            digest.update(np.ascontiguousarray(part).data)
-        return digest.hexdigest()
+            rows.update(np.ascontiguousarray(part).data)
+        return {"names sha256": names.hexdigest(), "rows sha256": rows.hexdigest()}
+
+    def fingerprint(self) -> str:
+        """One checksum of both."""
+        return hashlib.sha256("".join(self.checksums.values()).encode()).hexdigest()
 
     def _check(self, path: Path) -> None:
         size = len(self.target_vocab or self.vocab)

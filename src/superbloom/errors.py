@@ -4,6 +4,43 @@ Its message is a single line that says what was given, what is allowed and what 
 line prints that line and exits with code 2; everything else that escapes is a defect of ours.
 """
 
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """Something given from outside cannot be used; the message says what and what to do."""
+
+
+@contextmanager
+def room_for(what: str, remedy: str) -> Iterator[None]:
+    """If memory runs out inside: an InputError that names what it was for, how much was asked, and the remedy.
+
+    >>> with room_for("the logits", "lower --logits-mb"):
+    ...     raise MemoryError("Unable to allocate 3.00 GiB for an array")
+    Traceback (most recent call last):
+    superbloom.errors.InputError: out of memory: 3.00 GiB more for the logits; lower --logits-mb
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise InputError(f"out of memory: {_asked(str(error))} for {what}; {remedy}") from None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether numpy, torch on a CPU or torch on a device says so."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+
+
+def _asked(message: str) -> str:
+    found = re.search(r"allocate (\d[\d.]*) (bytes|[KMGT]iB)", message)
+    if found is None:
+        return "no more"
+    amount, unit = found.groups()
+    return f"{int(amount) / 2**30:.2f} GiB more" if unit == "bytes" else f"{amount} {unit} more"

@@ -173,22 +173,22 @@ def _foreign(manifest: Path) -> InputError:
 def _check_file(folder: Path, manifest: Path, name: str, entry: Any, verify: bool) -> None:
     if not name or name != Path(name).name or not name.isprintable():
         raise InputError(f"{manifest} lists the file {name!r:.80}; only files in the folder itself are allowed")
-    size, sha256 = (entry.get("bytes"), entry.get("sha256")) if type(entry) is dict else (None, None)
-    if type(size) is not int or not 0 <= size < 2**63 or type(sha256) is not str:
+    size, expected = (entry.get("bytes"), entry.get("sha256")) if type(entry) is dict else (None, None)
+    if type(size) is not int or not 0 <= size < 2**63 or type(expected) is not str:
         raise InputError(f"{manifest} gives no size and sha256 of {name!r:.80}; write it again")
     file = folder / name
     if not file.is_file():
         raise InputError(f"{file} is missing; the folder is incomplete: copy it again")
     if file.stat().st_size != size:
         raise InputError(f"{file} has {file.stat().st_size:,} bytes where {size:,} were written; copy it again")
-    if verify and _sha256(file) != sha256:
+    if verify and sha256(file) != expected:
         raise InputError(f"{file} does not match its checksum: damaged or edited; copy it again")
 
 
 def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
     """Write the manifest and force everything to disk, so that the rename cannot be seen before the data."""
     files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+        file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
         for file in sorted(folder.iterdir())
         if file.name != CARD
     }
@@ -202,8 +202,8 @@ def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
     (folder / MANIFESTS[kind]).write_bytes(data)
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors writes files only their owner can read
-        _fsync(file)
-    _fsync(folder)
+        fsync(file)
+    fsync(folder)
 
 
 def _swap(new: Path, path: Path) -> None:
@@ -220,7 +220,7 @@ def _swap(new: Path, path: Path) -> None:
             retired.rename(path)
             raise
         retired.rename(new)
-    _fsync(path.parent)
+    fsync(path.parent)
 
 
 def _exchanged(one: Path, other: Path) -> bool:
@@ -250,10 +250,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
-    _fsync(path.parent)
+    fsync(path.parent)
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Force a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -261,7 +262,7 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -13,6 +13,7 @@ Tokens are numbered hash by hash, special tokens last: hash j, bucket b is token
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -160,6 +161,10 @@ class BloomHash:
         tokens = self.table[ids.clamp(min=0)] + hashes * self.num_buckets
         special = self.num_hashes * (self.num_buckets - 1 - ids)[..., None] + hashes
         return torch.where(ids[..., None] >= 0, tokens, special)
+
+    def checksum(self) -> str:
+        """Of the digests of all ids."""
+        return hashlib.sha256(self.table.cpu().contiguous().numpy().data).hexdigest()
 
     def to(self, device: torch.device | str) -> BloomHash:
         """The same functions with their tables on another device."""

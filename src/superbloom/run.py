@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
+from superbloom.memory import check_memory
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 from superbloom.prepare.files import open_lines
+from superbloom.processes import main_process
 from superbloom.progress import counting
 from superbloom.report import plot_deciles
 
@@ -29,34 +31,31 @@ def train(
     corpus_folder: Path, out: Path, preset: str | None, resume: bool, overwrite: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Train on a corpus folder into a model folder; interrupted, the run folder beside it is enough to go on."""
-    from superbloom.train import CHECKPOINT
-
     out = out.resolve()
-    check_replaceable(out, "model")
-    corpus = Corpus.open(corpus_folder)
     run = out.with_name(out.name + ".run")
+    corpus = Corpus.open(corpus_folder)
     model_fields = {field.name for field in fields(ModelConfig)}
     settings: dict[str, Any] = {
         "preset": preset,
         "model": {name: value for name, value in options.items() if name in model_fields},
         "train": {name: value for name, value in options.items() if name not in model_fields},
-        "corpus": corpus.fingerprint(),
     }
-    if resume:
-        settings = _resumed(run / RUN_FILE, settings)
+    if resume and (run / RUN_FILE).is_file():
+        settings = _resumed(run / RUN_FILE, settings, corpus)
     superbloom = Superbloom(settings["preset"], **settings["model"])
     # Refuse what cannot work before anything is written.
-    model_config = superbloom.config_for(corpus)
-    train_config(**superbloom.train_options | settings["train"]).check_with(model_config)
-    if not resume and (run / RUN_FILE).is_file():
-        if (run / CHECKPOINT).is_file() and not overwrite and not read_json(run / RUN_FILE).get("finished"):
-            raise InputError(f"{run} holds an interrupted run; --resume goes on with it, --overwrite starts anew")
-        shutil.rmtree(run)  # an earlier run's checkpoint is not this one's
-    run.mkdir(parents=True, exist_ok=True)
-    write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
+    shape = superbloom.config_for(corpus)
+    check_memory(shape)
+    train_config(**superbloom.train_options | settings["train"]).check_with(shape)
+    if main_process():
+        check_replaceable(out, "model")
+        if not resume:
+            _clear(run, overwrite)
+        run.mkdir(parents=True, exist_ok=True)
+        write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
     superbloom.fit(corpus, run=run, resume=resume, **settings["train"])
     superbloom.save_pretrained(out)
-    if not superbloom.training["interrupted"]:
+    if main_process() and not superbloom.training["interrupted"]:
         write_atomically(run / RUN_FILE, json.dumps(settings | {"finished": True}, indent=2).encode())
     result: dict[str, Any] = {
         "model": str(out),
@@ -68,21 +67,33 @@ def train(
     return result
 
 
-def _resumed(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def _clear(run: Path, overwrite: bool) -> None:
+    """Remove an earlier run of the same --out, whose checkpoints are not this one's, if it ended or may be lost."""
+    from superbloom.checkpoints import checkpoints
+
+    if (run / RUN_FILE).is_file():
+        if checkpoints(run) and not overwrite and not read_json(run / RUN_FILE).get("finished"):
+            raise InputError(f"{run} holds an interrupted run; --resume goes on with it, --overwrite starts anew")
+        shutil.rmtree(run)
+
+
+def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
     """The settings of the interrupted run, with the training options given now on top."""
-    if not path.is_file():
-        raise InputError(f"there is no {path} of an earlier run to go on from; train without --resume")
+    from superbloom.checkpoints import differences
+
     stored = {"preset": None} | read_json(path)
-    if not all(type(stored.get(name)) is kind for name, kind in (("model", dict), ("train", dict), ("corpus", str))):
+    if not all(type(stored.get(name)) is dict for name in ("model", "train")):
         raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
-    if not asked["model"].items() <= stored["model"].items() or asked["preset"] not in (None, stored["preset"]):
-        began, given = (f"{settings['preset'] or ''} {settings['model']}" for settings in (stored, asked))
-        raise InputError(f"the run began with {began}, but {given} was given; leave these options out with --resume")
-    if asked["corpus"] != stored["corpus"]:
-        raise InputError(
-            f"the corpus has changed since the run began (now {asked['corpus'][:12]}, then {stored['corpus'][:12]}); "
-            "train without --resume"
+    began, now = (
+        asdict(Superbloom(preset, **model).config_for(corpus))
+        for preset, model in (
+            (stored["preset"], stored["model"]),
+            (asked["preset"] or stored["preset"], stored["model"] | asked["model"]),
         )
+    )
+    changed = differences(began, now)
+    if changed:
+        raise InputError(f"the run began with {changed}; leave these options out with --resume, or train anew")
     length = {"steps", "minutes"}
     kept = {
         name: value for name, value in stored["train"].items() if not (name in length and length & set(asked["train"]))

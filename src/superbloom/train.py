@@ -1,46 +1,51 @@
-"""Training (Sec. 2.4, 3.2) on Lightning: Adam, warm-up then inverse-square-root decay, clipping, checkpoints.
+"""Training (Sec. 2.4, 3.2) on Lightning: Adam, warm-up then inverse-square-root decay, clipping.
 
-A step is a function of the weights, the optimizer's state, the seed and the step number, nothing else: batches
-and dropout are drawn anew from (seed, step). `fit` trains a Model in place and keeps its checkpoint and logs in a
-run folder; an interrupted run goes on from there.
+A step is a function of the weights, the optimizer's state, the seed and the step number, nothing else: batches, rate
+and dropout are drawn anew from (seed, step). `fit` trains a Model in place and keeps checkpoints and log in a run
+folder; a run that was killed goes on from there and ends in the same weights (docs/training.md).
 """
 
 from __future__ import annotations
 
-import io
+import copy
 import math
 import signal
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.plugins.io import CheckpointIO
-from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from superbloom.batches import Batch, Batches
+from superbloom.checkpoints import (
+    IDENTITY,
+    AtomicCheckpoints,
+    check_identity,
+    checkpoints,
+    identity,
+    newest_whole,
+    step_of,
+)
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
-from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, check_vocabulary, ranks
-from superbloom.folder import write_atomically
+from superbloom.errors import InputError, room_for
+from superbloom.evaluate import check_vocabulary
 from superbloom.loss import Sampler, full_softmax_loss, sampled_softmax_loss
 from superbloom.model import Model
 from superbloom.predict import Predictor
+from superbloom.processes import Stop, main_process, only_work, part, placement
 from superbloom.progress import TrainingProgress
-
-CHECKPOINT = "checkpoint.ckpt"
-LOG_EVERY = 25  # steps between two entries of the logs
+from superbloom.watch import Watch
 
 
 def fit(
@@ -54,45 +59,75 @@ def fit(
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
-    run is where checkpoint and logs are kept (nowhere if None); resume goes on from the checkpoint there.
+    run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
+    there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
     """
     check_vocabulary(Predictor(model), corpus)
     config.check_with(model.config)
-    checkpoint = _checkpoint_path(run, resume)
-    training = Training(model, corpus, config)
-    progress = TrainingProgress(config, quiet)
-    watch = Watch(model, corpus, config, progress)
-    callbacks: list[L.Callback] = [watch]
-    if run is not None:
-        callbacks.append(Saving(run / CHECKPOINT, config.save_every))
-    with _quiet_lightning():
-        trainer = L.Trainer(
-            accelerator="auto",
-            devices=1,
-            max_steps=config.steps or -1,
-            max_epochs=-1,
-            max_time=None if config.minutes is None else timedelta(minutes=config.minutes),
-            precision="bf16-mixed" if config.precision == "bf16" else "32-true",
-            gradient_clip_val=config.clip,
-            logger=[] if run is None else _loggers(run),
-            callbacks=callbacks,
-            plugins=[AtomicCheckpoints()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        with stop_on_interrupt(trainer) as interrupted, progress:
+    facts = identity(model, corpus)
+    checkpoint = _to_go_on_from(run, resume, facts)
+    training = Training(model, corpus, config, facts)
+    progress = TrainingProgress(config, quiet or not main_process())
+    with _quiet_lightning(), Stop(terminate=run is not None) as stop:
+        watch = Watch(model, corpus, config, run, stop, progress)
+        trainer = _trainer(config, watch)
+        with progress:
             model.network.train()  # Lightning keeps the mode it finds
             trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
-        if run is not None:
-            trainer.save_checkpoint(run / CHECKPOINT)
+        training.bring_home()
+        part()
     model.network.eval()
+    if watch.stopped == signal.SIGTERM:
+        _notice(f"told to terminate: step {trainer.global_step:,} is saved in {run}; go on with --resume")
+        sys.exit(0)
     return {
         "steps": trainer.global_step,
         "seconds": watch.seconds,
         "history": watch.history,
-        "interrupted": interrupted.is_set(),
+        "interrupted": bool(watch.stopped),
     }
+
+
+def _to_go_on_from(run: Path | None, resume: bool, facts: dict[str, Any]) -> Path | None:
+    """The checkpoint to resume, if that is wanted and there is one."""
+    if not resume:
+        if run is not None and checkpoints(run):
+            last = step_of(checkpoints(run)[0])
+            raise InputError(f"{run} holds a run of {last:,} steps; go on with resume=True, or choose another folder")
+        return None
+    if run is None:
+        raise InputError("resume=True without a run folder; give run=, the folder of the run to go on from")
+    checkpoint = newest_whole(run, _notice)
+    if checkpoint is None:
+        _notice(f"no checkpoint in {run}: starting at step 0")
+    else:
+        check_identity(checkpoint, facts)
+        if checkpoint != checkpoints(run)[0]:
+            _notice(f"going on from step {step_of(checkpoint):,}")
+    return checkpoint
+
+
+def _trainer(config: TrainConfig, watch: Watch) -> L.Trainer:
+    place = placement(config.devices, config.strategy, config.batch_size)
+    place["plugins"].append(AtomicCheckpoints())
+    try:
+        return L.Trainer(
+            accelerator="auto",
+            **place,
+            max_steps=config.steps or -1,
+            max_epochs=-1,
+            precision="bf16-mixed" if config.precision == "bf16" else "32-true",
+            gradient_clip_val=config.clip,
+            logger=False,
+            callbacks=[watch],
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+    except MisconfigurationException as error:  # more devices than there are, mostly
+        reason = " ".join(str(error).split())
+        raise InputError(f"devices={config.devices}, strategy={config.strategy!r}: {reason}") from None
 
 
 @torch.no_grad()
@@ -111,13 +146,35 @@ def start_from_frequencies(model: Model, corpus: Corpus) -> None:
 class Training(L.LightningModule):
     """One training step and its optimizer."""
 
-    def __init__(self, model: Model, corpus: Corpus, config: TrainConfig) -> None:
+    def __init__(self, model: Model, corpus: Corpus, config: TrainConfig, facts: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self.network = model.network
-        self.model, self.corpus, self.config = model, corpus, config
-        self.sampler: Sampler | None = None
-        if config.loss == "sampled":
-            self.sampler = Sampler(config.proposal, self._token_counts(), config.samples)
+        self.model, self.corpus, self.config, self.facts = model, corpus, config, facts
+        self.objective = Objective(model, config, corpus)
+        self.norm = 0.0  # of the last gradient, before it was clipped
+
+    @property
+    def sharded(self) -> bool:
+        return self.objective.network is not self.model.network
+
+    def configure_model(self) -> None:
+        """Of a model to be sharded, take a copy apart: every process keeps its share, and whole parts only in use."""
+        if isinstance(self.trainer.strategy, ModelParallelStrategy) and not self.sharded:
+            from torch.distributed.fsdp import fully_shard
+
+            whole = replace(self.model, network=copy.deepcopy(self.model.network))
+            self.objective = Objective(whole, self.config, self.corpus)
+            mesh = self.trainer.strategy.device_mesh["data_parallel"]
+            for layer in self.objective.network.layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.objective, mesh=mesh)
+
+    def bring_home(self) -> None:
+        """Gather sharded weights in the model, in the main process."""
+        if self.sharded:
+            state = self.trainer.strategy.lightning_module_state_dict()
+            if main_process():
+                prefix = "objective.network."
+                self.model.network.load_state_dict({name.removeprefix(prefix): part for name, part in state.items()})
 
     def train_dataloader(self) -> DataLoader[Batch]:
         # subtle: called after a checkpoint is restored, so that the step it carries reaches the batches.
@@ -130,22 +187,68 @@ class Training(L.LightningModule):
             rank=self.trainer.global_rank,
             ranks=self.trainer.world_size,
         )
-        return DataLoader(_Stream(batches, self.trainer.global_step), batch_size=None)
+        stream = _Stream(batches, self.trainer.global_step)
+        return DataLoader(stream, batch_size=None, num_workers=self.config.workers, worker_init_fn=only_work)
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
+        step, seed = self.global_step, self.config.seed
         if self.model.config.dropout:
-            torch.manual_seed(_mix(self.config.seed, self.global_step, self.global_rank))
-        y = self.model.encode(batch.ids, batch.places)
-        loss = self.loss(y[batch.targets >= 0], batch.targets[batch.targets >= 0])
-        if not torch.isfinite(loss):
-            raise InputError(
-                f"the loss became {loss.item()} at step {self.global_step}; lower learning_rate="
-                f"{self.config.learning_rate} and go on from the last checkpoint with --resume"
-            )
-        return loss
+            torch.manual_seed(_mix(seed, step, self.global_rank))
+        for group in self.trainer.optimizers[0].param_groups:
+            group.update(lr=self.rate(step), weight_decay=self.config.weight_decay)
+        self.last = self.objective(*batch, self.trainer.world_size, _mix(seed, step))
+        return self.last
 
-    def loss(self, y: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of the tokens of targets (q,) under y (q, m, d)."""
+    def rate(self, step: int) -> float:
+        return self.config.learning_rate * inverse_root(step, self.config.warmup)
+
+    def backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        with room_for("the gradients", "lower --batch-size or --dim, or raise --alpha"):
+            loss.backward()
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """Clip; and stop before a gradient that is no number reaches the weights. All processes see the same one."""
+        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.clip)
+        self.norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        if not math.isfinite(self.norm):
+            raise InputError(
+                f"the loss became {self.last.item():.4g}, its gradient {self.norm}, at step {self.global_step}; lower "
+                f"learning_rate={self.config.learning_rate} and go on from the last checkpoint with --resume"
+            )
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        with room_for("Adam's moments", "lower --dim or raise --alpha"):
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.objective.parameters(), lr=self.config.learning_rate, fused=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[IDENTITY] = self.facts
+
+
+class Objective(nn.Module):
+    """The loss of a batch. One module, from digests to loss, so that what is sharded is whole while it runs."""
+
+    def __init__(self, model: Model, config: TrainConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.network = model.network
+        self.model, self.config = model, config
+        self.sampler: Sampler | None = None
+        if config.loss == "sampled":
+            counts = corpus.id_counts("train")[model.target_bloom.order[0].numpy()]  # of each output token
+            self.sampler = Sampler(config.proposal, counts, config.samples)
+
+    def forward(self, ids: Tensor, places: Tensor, targets: Tensor, total: int, processes: int, seed: int) -> Tensor:
+        """This process's part of the mean over all `total` targets, times processes: gradients will be averaged."""
+        with room_for(f"the activations of {len(ids)} segments", "lower --batch-size, --seq-len, --dim or --layers"):
+            y = self.model.encode(ids, places)
+        with room_for("the loss", "lower --logits-mb or --batch-size, or raise --alpha"):
+            loss = self.loss(y[targets >= 0], targets[targets >= 0], seed)
+        return loss * (processes / (total * self.model.config.num_hashes))
+
+    def loss(self, y: Tensor, targets: Tensor, seed: int) -> Tensor:
+        """Summed cross-entropy of the tokens of targets (q,) under y (q, m, d)."""
         weight, bias = self.network.output_layer()  # (m, buckets, d), (m, buckets)
         bloom = self.model.target_bloom
         tokens = bloom.buckets(targets.to(bloom.table.device)).to(y.device)  # (q, m)
@@ -157,33 +260,9 @@ class Training(L.LightningModule):
         else:
             y, tokens = y.transpose(0, 1), tokens.T
         if self.sampler is None:
-            total = full_softmax_loss(y, weight, bias, tokens, self.config.logits_mb)
-        else:
-            seed = _mix(self.config.seed, self.global_step)  # the same negatives on every rank
-            total = sampled_softmax_loss(y, weight, bias, tokens, self.sampler, self.config.logits_mb, seed)
-        return total / tokens.numel()
-
-    def on_train_start(self) -> None:
-        """After a resume: the options given now hold, not those the checkpoint carries."""
-        rate, scale = self.config.learning_rate, inverse_root(self.trainer.global_step, self.config.warmup)
-        self.trainer.lr_scheduler_configs[0].scheduler.base_lrs = [rate]
-        for group in self.trainer.optimizers[0].param_groups:
-            group.update(initial_lr=rate, lr=rate * scale, weight_decay=self.config.weight_decay)
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(
-            self.network.parameters(),
-            lr=self.config.learning_rate,
-            weight_decay=self.config.weight_decay,
-            fused=self.config.precision == "fp32",  # Lightning clips no gradients of a fused optimizer under autocast
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: inverse_root(step, self.config.warmup))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _token_counts(self) -> np.ndarray:
-        """How often each output token of a group is a target."""
-        by_bucket: np.ndarray = self.corpus.id_counts("train")[self.model.target_bloom.order[0].numpy()]
-        return by_bucket
+            return full_softmax_loss(y, weight, bias, tokens, self.config.logits_mb)
+        # The same negatives in every process.
+        return sampled_softmax_loss(y, weight, bias, tokens, self.sampler, self.config.logits_mb, seed)
 
 
 def inverse_root(step: int, warmup: int) -> float:
@@ -200,120 +279,16 @@ def _mix(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-class Watch(L.Callback):
-    """Validation recall during training, logs, and the progress bar."""
-
-    def __init__(self, model: Model, corpus: Corpus, config: TrainConfig, progress: TrainingProgress) -> None:
-        self.predictor, self.config, self.progress = Predictor(model), config, progress
-        self.history: list[dict[str, float]] = []
-        self.earlier = self.seconds = self.validated = 0.0
-        split = "valid" if len(corpus.rows("valid")) else None
-        self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, limit=config.valid_rows)
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.started = time.monotonic()
-        self.validated = self.seconds
-
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        step, loss = trainer.global_step, float(outputs["loss"])
-        self.seconds = self.earlier + time.monotonic() - self.started
-        # A run of so many minutes also validates after each tenth of them: its steps may be few.
-        due = self.config.minutes is not None and self.seconds - self.validated >= 6 * self.config.minutes
-        if step % self.config.valid_every == 0 or due:
-            self._validate(trainer)
-        if step % LOG_EVERY == 0:
-            rate = trainer.optimizers[0].param_groups[0]["lr"]
-            self._log(trainer, {"loss": loss, "learning_rate": rate})
-        valid = self.history[-1]["recall_at_10"] if self.history else None
-        self.progress.update(step, self.seconds, loss, valid)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not self.history or self.history[-1]["step"] != trainer.global_step:
-            self._validate(trainer)
-
-    def _validate(self, trainer: L.Trainer) -> None:
-        self.validated = self.seconds
-        if self.held_out:
-            recall = float((ranks(self.predictor, self.held_out).rank < 10).mean())
-            entry = {"step": trainer.global_step, "seconds": round(self.seconds, 1), "recall_at_10": recall}
-            self.history.append(entry)
-            self._log(trainer, {"valid/recall_at_10": recall})
-
-    def _log(self, trainer: L.Trainer, figures: dict[str, float]) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(figures, trainer.global_step)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"history": self.history, "seconds": self.seconds}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.history = state_dict["history"]
-        self.seconds = self.earlier = state_dict["seconds"]
-
-
-class Saving(L.Callback):
-    """A checkpoint every so many steps."""
-
-    def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every = path, every
-
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.global_step % self.every == 0:
-            trainer.save_checkpoint(self.path)
-
-
-class AtomicCheckpoints(CheckpointIO):
-    """Checkpoints under a temporary name in the same folder, then renamed; read back without pickle."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if storage_options is not None:
-            raise TypeError("storage_options are not supported")
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(path), buffer.getvalue())
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        try:
-            checkpoint: dict[str, Any] = torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except Exception as error:
-            raise InputError(
-                f"{path} is not a whole checkpoint ({type(error).__name__}, weights_only={weights_only}); "
-                "delete it and train without --resume"
-            ) from error
-        return checkpoint
-
-    def remove_checkpoint(self, path: Any) -> None:
-        Path(path).unlink(missing_ok=True)
-
-
 class _Stream(IterableDataset[Batch]):
+    """Batches from a step on; the w-th of several workers makes every so many-th, and the loader takes turns."""
+
     def __init__(self, batches: Batches, step: int) -> None:
         self.batches, self.step = batches, step
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.batches.starting_at(self.step)
-
-
-@contextmanager
-def stop_on_interrupt(trainer: L.Trainer) -> Iterator[threading.Event]:
-    """Ctrl-C ends training after the current step, so that it can be saved; a second one ends it at once."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def handle(*_: Any) -> None:
-        signal.signal(signal.SIGINT, previous)
-        sys.stderr.write("\nstopping after this step; Ctrl-C again ends at once, without saving\n")
-        interrupted.set()
-        trainer.should_stop = True
-
-    previous = signal.signal(signal.SIGINT, handle)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        worker = get_worker_info()
+        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return self.batches.starting_at(self.step + first, stride)
 
 
 @contextmanager
@@ -334,19 +309,6 @@ def _quiet_lightning() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _loggers(run: Path) -> list[Logger]:
-    """A CSV log and TensorBoard events; a resumed run gets files of its own, since both would begin anew."""
-    parts = len(list(run.glob("csv*")))
-    suffix = f"-{parts + 1}" if parts else ""
-    return [
-        CSVLogger(run, name="", version=f"csv{suffix}"),
-        TensorBoardLogger(run, name="", version=f"tensorboard{suffix}"),
-    ]
-
-
-def _checkpoint_path(run: Path | None, resume: bool) -> Path | None:
-    if not resume:
-        return None
-    if run is None or not (run / CHECKPOINT).is_file():
-        raise InputError(f"there is no {CHECKPOINT} in {run} to go on from; train without --resume")
-    return run / CHECKPOINT
+def _notice(line: str) -> None:
+    if main_process():
+        sys.stderr.write(f"{line}\n")

@@ -1,0 +1,43 @@
+"""How much memory training takes, so that what cannot work is refused before it is begun."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from superbloom.config import ModelConfig
+from superbloom.errors import InputError
+from superbloom.model import Network
+
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+PER_PARAMETER = 16  # bytes: weight, gradient, and Adam's two moments
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """The size of a model that need not fit anywhere."""
+    with torch.device("meta"):
+        return Network(config).num_parameters()
+
+
+def check_memory(config: ModelConfig) -> None:
+    """Raise InputError if not even weights, gradients and moments fit; on a CPU the system would end the process."""
+    if torch.accelerator.is_available():
+        return
+    size, there = num_parameters(config), machine_memory()
+    if there is not None and size * PER_PARAMETER > there:
+        raise InputError(
+            f"{size:,} parameters take {size * PER_PARAMETER / 2**30:.1f} GiB with gradients and Adam's moments; "
+            f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
+        )
+
+
+def machine_memory() -> int | None:
+    """Bytes this process may use: the machine's, or its container's; None if it cannot be told."""
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+    limit = CGROUP.read_text().strip() if CGROUP.is_file() else "max"
+    return min(there, int(limit)) if limit.isdecimal() else there

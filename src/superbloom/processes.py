@@ -1,0 +1,113 @@
+"""One of several processes: which one this is, how many there are, and what ends them (docs/scale.md).
+
+`train --devices N` starts N processes on this machine; torchrun and SLURM start them on many. Every one of them
+runs the same command. The main process alone writes, prints and evaluates.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from superbloom.errors import InputError
+
+if TYPE_CHECKING:
+    import lightning as L
+
+
+def main_process() -> bool:
+    """Whether this is the process that writes and prints; known before the processes have found each other."""
+    return not any(int(os.environ.get(rank) or 0) for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, Any]:
+    """What Lightning's Trainer has to be told: as torchrun or SLURM started us, else `devices` on this machine."""
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+    here, nodes, plugins = devices or 1, 1, []
+    if TorchElasticEnvironment.detect():
+        here, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        nodes = int(os.environ.get("SLURM_NNODES", 1))
+        here = int(os.environ["SLURM_NTASKS"]) // nodes
+        plugins = [SLURMEnvironment(auto_requeue=False)]  # its checkpoints would be others than ours
+    if devices not in (None, here):
+        raise InputError(f"devices={devices}, but {here} processes were started on each machine; leave it out")
+    world = here * nodes
+    if batch_size % world:
+        raise InputError(f"batch_size={batch_size} does not divide among {world} processes; choose a multiple")
+    chosen: Any = "auto"
+    if world > 1:
+        # Whole checkpoints, not a shard a process: they can be resumed with any number of processes.
+        chosen = (
+            ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, save_distributed_checkpoint=False)
+            if strategy == "fsdp"
+            else DDPStrategy(gradient_as_bucket_view=True)
+        )
+    return {"devices": here, "num_nodes": nodes, "strategy": chosen, "plugins": plugins}
+
+
+def agree(trainer: L.Trainer, *values: int) -> list[int]:
+    """The largest of each value over all processes, so that all of them stop, or validate, at the same step."""
+    if trainer.world_size == 1:
+        return list(values)
+    import torch
+
+    together = torch.tensor(values, dtype=torch.int32, device=trainer.strategy.root_device)
+    torch.distributed.all_reduce(together, op=torch.distributed.ReduceOp.MAX)
+    return together.tolist()
+
+
+def part() -> None:
+    """Leave the other processes, if there are any. Without, one exit in six aborts."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+class Stop:
+    """Ctrl-C, and SIGTERM if `terminate`, ask training to stop after its step; a second Ctrl-C ends it at once.
+
+    While it is entered, `signal` is the one that asked, 0 as long as none did.
+    """
+
+    def __init__(self, terminate: bool) -> None:
+        self.signal = 0
+        self._wanted = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {int(number): signal.getsignal(number) for number in self._wanted}
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Also to be called once Lightning has put handlers of its own in place."""
+        for number in self._before:
+            signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: Any) -> None:
+        self.signal = max(self.signal, number)
+        again = ""
+        if number == signal.SIGINT:
+            signal.signal(number, self._before[number])
+            again = "; Ctrl-C again ends at once, without saving"
+        if main_process():
+            sys.stderr.write(f"\nstopping after this step{again}\n")
+
+
+def only_work(_: int = 0) -> None:
+    """For processes that make batches: what stops training is not theirs to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

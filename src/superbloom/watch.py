@@ -1,0 +1,108 @@
+"""What happens beside the steps: validation, log, checkpoints, the progress bar, and the decision to stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from superbloom.config import TrainConfig
+from superbloom.corpus import Corpus
+from superbloom.evaluate import HeldOut, ranks
+from superbloom.logs import Log
+from superbloom.model import Model
+from superbloom.predict import Predictor
+from superbloom.processes import Stop, agree
+from superbloom.progress import TrainingProgress
+
+LOG_EVERY = 25  # steps between two lines of the log
+
+
+class Watch(L.Callback):
+    """Looks on after every step. All processes take the same decisions; the main one carries them out."""
+
+    def __init__(
+        self,
+        model: Model,
+        corpus: Corpus,
+        config: TrainConfig,
+        run: Path | None,
+        stop: Stop,
+        progress: TrainingProgress,
+    ) -> None:
+        self.predictor, self.config, self.run, self.stop, self.progress = Predictor(model), config, run, stop, progress
+        self.history: list[dict[str, float]] = []
+        self.earlier = self.seconds = self.validated = 0.0
+        self.validated_step = -1
+        self.stopped = 0  # by which signal
+        self.run_log: Log | None = None  # Lightning puts something else into every callback.log
+        split = "valid" if len(corpus.rows("valid")) else None
+        self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, limit=config.valid_rows)
+
+    def on_train_start(self, trainer: L.Trainer, training: Any) -> None:
+        self.stop.listen()
+        self.started = time.monotonic()
+        self.validated = self.seconds
+        if self.run is not None and trainer.is_global_zero:
+            self.run_log = Log(self.run, trainer.global_step)
+
+    def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, *_: Any) -> None:
+        step, limit = trainer.global_step, self.config.minutes
+        self.seconds = self.earlier + time.monotonic() - self.started
+        # A run of so many minutes also validates after each tenth of them: its steps may be few.
+        tenth_passed = limit is not None and self.seconds - self.validated >= 6 * limit
+        all_passed = limit is not None and self.seconds >= 60 * limit
+        self.stopped, tenth, over = agree(trainer, self.stop.signal, tenth_passed, all_passed)
+        if step % self.config.valid_every == 0 or tenth:
+            self._validate(trainer, training)
+        loss = outputs["loss"].detach()
+        if step % LOG_EVERY == 0:
+            loss = trainer.strategy.reduce(loss, reduce_op="mean")
+            self._log(step, loss=loss.item(), learning_rate=training.rate(step - 1), gradient_norm=training.norm)
+        if self.stopped or step % self.config.save_every == 0:
+            self._save(trainer)
+        if self.stopped or over:
+            trainer.should_stop = True
+        valid = self.history[-1]["recall_at_10"] if self.history else None
+        self.progress.update(step, self.seconds, loss.item(), valid)
+
+    def on_train_end(self, trainer: L.Trainer, training: Any) -> None:
+        # What a signal interrupts ends without a validation: the run that goes on from here has none either.
+        if not self.stopped:
+            if self.validated_step != trainer.global_step:  # subtle: the history is the main process's alone
+                self._validate(trainer, training)
+            self._save(trainer)
+
+    def teardown(self, trainer: L.Trainer, training: Any, stage: str) -> None:
+        if self.run_log is not None:
+            self.run_log.close()
+
+    def _validate(self, trainer: L.Trainer, training: Any) -> None:
+        self.validated, self.validated_step = self.seconds, trainer.global_step
+        if self.held_out:
+            training.bring_home()
+            if trainer.is_global_zero:
+                recall = float((ranks(self.predictor, self.held_out).rank < 10).mean())
+                step = trainer.global_step
+                self.history.append({"step": step, "seconds": round(self.seconds, 1), "recall_at_10": recall})
+                self._log(step, valid_recall_at_10=recall)
+            trainer.strategy.barrier()
+
+    def _log(self, step: int, **figures: float) -> None:
+        if self.run_log is not None:
+            self.run_log.write(step, self.seconds, **figures)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        if self.run is not None:
+            if self.run_log is not None:
+                self.run_log.sync()
+            trainer.save_checkpoint(self.run / "checkpoint")  # the name is made from step and content
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history = state_dict["history"]
+        self.seconds = self.earlier = state_dict["seconds"]

@@ -1,0 +1,139 @@
+"""Several processes: the same result as one, written once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from launch import finish, start, start_together
+from safetensors.torch import load_file
+
+from superbloom.checkpoints import checkpoints, step_of
+from superbloom.errors import InputError
+from superbloom.logs import LOG
+from superbloom.processes import main_process, placement
+from superbloom.watch import Watch
+
+COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--save-every", 25)
+SMALL = ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--batch-size", 32, "--learning-rate", 0.005, "--warmup", 10)
+
+
+def log(folder: Path) -> list[list[float]]:
+    """Step, loss and recall of every line."""
+    lines = [line.split(",") for line in (folder / "model.run" / LOG).read_text().splitlines()[1:]]
+    return [[float(line[i] or 0) for i in (0, 1, 4)] for line in lines]
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    """Equal but for the order of additions: the same steps, losses, validations and weights."""
+    assert torch.allclose(torch.tensor(log(one)), torch.tensor(log(other)), rtol=1e-4)
+    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (one, other))
+    for name, value in ours.items():
+        assert torch.allclose(value, theirs[name], atol=5e-3), name
+    runs = [sorted(file.name.split("-")[0] for file in (folder / "model.run").iterdir()) for folder in (one, other)]
+    assert runs[0] == runs[1], "something was written twice"
+
+
+@pytest.fixture(scope="module")
+def alone(ring_corpus, tmp_path_factory) -> Path:
+    """One process, 50 steps."""
+    folder = tmp_path_factory.mktemp("alone")
+    ring_corpus.save(folder / "corpus")
+    finish(folder, start(folder, *COMMAND, *SMALL, "--steps", 50))
+    assert log(folder)[-1][0] == 50
+    losses = [loss for _, loss, _ in log(folder) if loss]
+    assert losses[-1] < 0.97 * losses[0], "it learns, so that there is something to compare"
+    return folder
+
+
+@pytest.fixture
+def place(alone, tmp_path) -> Path:
+    (tmp_path / "corpus").symlink_to(alone / "corpus")
+    return tmp_path
+
+
+@pytest.mark.parametrize("launcher", [["-m", "superbloom"], ["-m", "torch.distributed.run", "--nproc-per-node", "2"]])
+def test_two_processes_train_as_one_does(alone, place, launcher):
+    """`--devices 2`, and torchrun, as a user types them."""
+    own = launcher[1] == "superbloom"
+    command = [*launcher, *(() if own else ("-m", "superbloom")), *COMMAND, *SMALL, "--steps", 50]
+    command += ["--devices", 2, "--strategy", "ddp"] if own else []
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=place, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("50 steps in") == 1
+    assert_same_training(alone, place)
+
+
+def test_a_run_changes_its_number_of_processes_and_how_they_share(alone, place):
+    """One process, then two with a whole model each, then two with a share each: still the same training."""
+    finish(place, start(place, *COMMAND, *SMALL, "--steps", 20))
+    finish(place, *start_together(place, 2, *COMMAND, "--steps", 40, "--resume"))
+    assert step_of(checkpoints(place / "model.run")[0]) == 40
+    finish(place, *start_together(place, 2, *COMMAND, "--steps", 50, "--resume", "--strategy", "fsdp"))
+    assert_same_training(alone, place)
+
+
+def write_shares() -> None:
+    """Let training write down, when it starts, how many of the weights and of the gradients this process holds."""
+    watched = Watch.on_train_start
+
+    def on_train_start(self, trainer, training):
+        watched(self, trainer, training)
+        held = sum(parameter.to_local().numel() for parameter in training.objective.parameters())
+        whole = sum(parameter.numel() for parameter in training.objective.parameters())
+        Path(f"shares-{trainer.global_rank}.json").write_text(json.dumps([held, whole]))
+
+    Watch.on_train_start = on_train_start
+
+
+def test_sharded_training_holds_a_share_of_the_weights_and_ends_in_the_same(alone, place):
+    options = (*COMMAND, *SMALL, "--steps", 50, "--strategy", "fsdp")
+    finish(place, *start_together(place, 2, *options, before=write_shares))
+    assert_same_training(alone, place)
+    (one, whole), (other, _) = (json.loads((place / f"shares-{rank}.json").read_text()) for rank in (0, 1))
+    assert one + other == whole
+    assert one == pytest.approx(whole / 2, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [11, 22])
+def test_two_processes_resume_bit_for_bit(ring_corpus, tmp_path, workers, stop):
+    ends = []
+    for name in ("straight", "broken"):
+        folder = tmp_path / name
+        ring_corpus.save(folder / "corpus")
+        options = (*COMMAND, *SMALL, "--dropout", 0.1, "--workers", workers)
+        if name == "broken":
+            finish(folder, *start_together(folder, 2, *options, "--steps", stop))
+        finish(folder, *start_together(folder, 2, *options, "--steps", 40, "--resume"))
+        ends.append(load_file(folder / "model" / "model.safetensors"))
+    for key, value in ends[0].items():
+        assert torch.equal(value, ends[1][key]), key
+
+
+def test_the_environment_tells_how_many_there_are(monkeypatch):
+    assert placement(None, "ddp", 32)["devices"] == 1
+    assert placement(2, "ddp", 32)["devices"] == 2
+    for name, value in (("LOCAL_WORLD_SIZE", 4), ("GROUP_WORLD_SIZE", 2), ("TORCHELASTIC_RUN_ID", "x"), ("RANK", 4)):
+        monkeypatch.setenv(name, str(value))
+    place = placement(None, "ddp", 32)
+    assert (place["devices"], place["num_nodes"]) == (4, 2)
+    assert not main_process()
+    with pytest.raises(InputError, match="devices=2, but 4 processes were started on each machine"):
+        placement(2, "ddp", 32)
+    with pytest.raises(InputError, match="batch_size=12 does not divide among 8 processes"):
+        placement(None, "ddp", 12)
+
+
+def test_slurm_tells_it_too(monkeypatch):
+    for name, value in (("NTASKS", 6), ("NNODES", 3), ("PROCID", 0), ("JOB_NAME", "train"), ("NTASKS_PER_NODE", 2)):
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    place = placement(None, "fsdp", 12)
+    assert (place["devices"], place["num_nodes"]) == (2, 3)
+    assert not place["plugins"][0].auto_requeue
+    assert main_process()

@@ -1,0 +1,289 @@
+"""A run that was killed, however often, ends as one that never was: same weights, same log, bit for bit."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from launch import OUTPUT, finish, start, start_together
+from safetensors.torch import load_file
+
+from superbloom import Corpus, Superbloom, run
+from superbloom.checkpoints import checkpoints, newest_whole, step_of
+from superbloom.errors import InputError
+from superbloom.logs import LOG
+
+SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "dropout": 0.1}
+FAST = {"batch_size": 32, "warmup": 20, "valid_every": 7, "quiet": True}
+
+
+def weights(superbloom: Superbloom) -> dict[str, torch.Tensor]:
+    return superbloom.model.network.state_dict()
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def figures(folder: Path) -> list[str]:
+    """The log, without the seconds."""
+    return [line.rsplit(",", 1)[0] for line in (folder / LOG).read_text().splitlines()]
+
+
+def progress(superbloom: Superbloom) -> list[tuple[float, float]]:
+    return [(entry["step"], entry["recall_at_10"]) for entry in superbloom.metrics["history"]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [11, 22], ids=["middle of an epoch", "end of an epoch"])
+def test_a_resumed_run_ends_in_the_weights_and_log_of_one_never_stopped(tmp_path, workers, stop):
+    rows = [[f"name {(row * 7 + i * i) % 60}" for i in range(6)] for row in range(828)]
+    corpus = Corpus.from_sequences(rows)
+    assert len(corpus.rows("train")) == 22 * 31
+    fast = FAST | {"workers": workers, "batch_size": 31}
+    straight = Superbloom(**SMALL).fit(corpus, steps=50, run=tmp_path / "straight", **fast)
+    Superbloom(**SMALL).fit(corpus, steps=stop, run=tmp_path / "broken", **fast)
+    # As a kill leaves it: the run's log has gone on beyond its checkpoint, and its last line is cut.
+    with (tmp_path / "broken" / LOG).open("a") as file:
+        file.write(f"{stop + 1},9.9,1,1,,9\n{stop + 2},9.")
+    again = {"run": tmp_path / "broken", "resume": True, **fast}
+    Superbloom(**SMALL).fit(corpus, steps=stop + 5, **again)
+    resumed = Superbloom(**SMALL).fit(corpus, steps=50, **again)
+    assert resumed.training["steps"] == 50
+    assert_equal(weights(straight), weights(resumed))
+    ends = {stop, stop + 5}  # a run that was to end here validates here, too
+    assert [entry for entry in progress(resumed) if entry[0] not in ends] == progress(straight)
+    kept = [line for line in figures(tmp_path / "broken") if int(line.split(",")[0].replace("step", "0")) not in ends]
+    assert kept == figures(tmp_path / "straight")
+
+
+def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, run=tmp_path, **FAST | {"valid_every": 20})
+    assert [step for step, _ in progress(superbloom)] == [20, 40, 60]
+    header, *lines = [line.split(",") for line in (tmp_path / LOG).read_text().splitlines()]
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    assert [int(row["step"]) for row in rows if row["loss"]] == [25, 50]
+    logged = [(int(row["step"]), float(row["valid_recall_at_10"])) for row in rows if row["valid_recall_at_10"]]
+    assert logged == progress(superbloom)
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents*"))
+    assert [step_of(file) for file in checkpoints(tmp_path)] == [60]
+
+
+def test_a_learning_rate_given_with_resume_holds(ring_corpus, tmp_path):
+    first = Superbloom(**SMALL).fit(ring_corpus, steps=10, run=tmp_path, **FAST)
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=15, run=tmp_path, resume=True, learning_rate=1e-12, **FAST)
+    assert resumed.training["steps"] == 15
+    assert torch.allclose(weights(first)["embedding.weight"], weights(resumed)["embedding.weight"], atol=1e-9)
+    assert resumed.training["seconds"] > first.training["seconds"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "emptied"])
+def test_a_damaged_checkpoint_is_skipped_with_a_message(ring_corpus, tmp_path, capsys, harm):
+    options = {"run": tmp_path, "save_every": 4, **FAST}
+    straight = Superbloom(**SMALL).fit(ring_corpus, steps=14, **FAST)
+    Superbloom(**SMALL).fit(ring_corpus, steps=11, **options)
+    last, older = checkpoints(tmp_path)
+    assert (step_of(last), step_of(older)) == (11, 8)
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes({"cut": content[:-1000], "flipped": content, "emptied": b""}[harm])
+    assert newest_whole(tmp_path, lambda _: None) == older
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=14, resume=True, **options)
+    message = capsys.readouterr().err
+    assert f"skipping {last}: it is damaged or was cut off" in message
+    assert "going on from step 8" in message
+    assert_equal(weights(straight), weights(resumed))
+    assert [step_of(file) for file in checkpoints(tmp_path)] == [14, 12]
+
+
+def test_with_no_whole_checkpoint_it_starts_again(ring_corpus, tmp_path, capsys):
+    straight = Superbloom(**SMALL).fit(ring_corpus, steps=3, run=tmp_path, **FAST)
+    (only,) = checkpoints(tmp_path)
+    only.write_bytes(b"no checkpoint")
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=3, run=tmp_path, resume=True, **FAST)
+    assert f"no checkpoint in {tmp_path}: starting at step 0" in capsys.readouterr().err
+    assert_equal(weights(straight), weights(resumed))
+
+
+def test_a_checkpoint_holds_no_code(ring_corpus, tmp_path):
+    """A checkpoint whose sum was made to fit is still read without running what is in it."""
+    import hashlib
+    import pickle
+
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harmed"),)
+
+    content = pickle.dumps(Harm())
+    (tmp_path / f"step-000000005-{hashlib.sha256(content).hexdigest()[:16]}.ckpt").write_bytes(content)
+    with pytest.raises(InputError, match="is not a checkpoint"):
+        Superbloom(**SMALL).fit(ring_corpus, steps=9, run=tmp_path, resume=True, **FAST)
+    assert not (tmp_path / "harmed").exists()
+
+
+def with_other_names(corpus: Corpus) -> Corpus:
+    names = corpus.vocab.names(range(corpus.num_ids))
+    renamed = dict(zip(names, [f"other {name}" for name in names], strict=True))
+    return Corpus.from_sequences([[renamed[name] for name in corpus.vocab.names(row)] for row in rows_of(corpus)])
+
+
+def with_other_rows(corpus: Corpus) -> Corpus:
+    rows = [corpus.vocab.names(row) for row in rows_of(corpus)]
+    rows[0] = rows[0][::-1]
+    return Corpus.from_sequences(rows)
+
+
+def rows_of(corpus: Corpus):
+    return [corpus.row(number) for number in range(len(corpus))]
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "difference"),
+    [
+        ({"hash_seed": 1}, None, r"hash_seed=0, hash functions=\w{12}…, .*where now hash_seed=1, hash functions="),
+        ({"dim": 64}, None, "the run began with dim=32 where now dim=64"),
+        ({}, with_other_names, r"the run began with names sha256=\w{12}… where now names sha256="),
+        ({}, with_other_rows, r"the run began with rows sha256=\w{12}… where now rows sha256="),
+    ],
+)
+def test_a_changed_model_or_corpus_is_refused_with_the_difference(ring_corpus, tmp_path, options, change, difference):
+    Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
+    before = checkpoints(tmp_path)
+    corpus = change(ring_corpus) if change else ring_corpus
+    with pytest.raises(InputError, match=difference):
+        Superbloom(**SMALL | options).fit(corpus, steps=4, run=tmp_path, resume=True, **FAST)
+    assert checkpoints(tmp_path) == before
+
+
+def test_a_run_folder_in_use_is_not_begun_anew(ring_corpus, tmp_path):
+    Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
+    with pytest.raises(InputError, match="holds a run of 2 steps; go on with resume=True"):
+        Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, **FAST)
+
+
+def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):
+    options = {"run": tmp_path, "save_every": 5, **FAST}
+    Superbloom(**SMALL).fit(ring_corpus, steps=10, **options)
+    with pytest.raises(InputError, match=r"at step 1\d; lower learning_rate=1e\+30 and go on from the last"):
+        Superbloom(**SMALL).fit(ring_corpus, steps=40, resume=True, learning_rate=1e30, **options)
+    assert step_of(newest_whole(tmp_path, print)) >= 10
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=16, resume=True, **options)
+    assert all(torch.isfinite(value).all() for value in weights(resumed).values())
+
+
+# --- real processes, really killed --------------------------------------------------------------------------------
+
+COMMAND = ("train", "corpus", "--out", "model", "--steps", 60, "--save-every", 3, "--valid-every", 20, "--json")
+COMMAND += ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0.1, "--batch-size", 32)
+
+
+def was_killed(process, moment: random.Random, mark: Path | None) -> bool:
+    """Kill a process after a random while, and while it writes a checkpoint if that is wanted; if it still runs."""
+    until = time.monotonic() + moment.uniform(0, 1.5)
+    while process.is_alive() and time.monotonic() < until:
+        time.sleep(0.002)
+    while mark is not None and process.is_alive() and not mark.exists():
+        pass
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def kill_and_resume(corpus: Corpus, tmp_path: Path, wanted: int) -> dict[str, int]:
+    """Run after run, each killed until `wanted` were; the weights have to be those of a run left alone."""
+    shared = Path("/dev/shm")
+    temporary = shared if shared.is_dir() else tmp_path  # another file system than the run's
+    alone, broken = tmp_path / "alone", tmp_path / "broken"
+    for folder in (alone, broken):
+        corpus.save(folder / "corpus")
+    finish(alone, start(alone, *COMMAND, TMPDIR=temporary))
+    mark, moment = broken / "model.run" / ".checkpoint", random.Random(wanted)
+    counts = {"kills": 0, "in a save": 0, "whole runs": 0}
+    while counts["kills"] < wanted or not counts["whole runs"]:
+        process = start(broken, *COMMAND, "--resume", TMPDIR=temporary)
+        if counts["kills"] < wanted and was_killed(
+            process, moment, mark if counts["in a save"] < wanted // 3 else None
+        ):
+            counts["kills"] += 1
+            counts["in a save"] += mark.exists()
+            continue
+        finish(broken, process)
+        assert_same_end(alone, broken)
+        counts["whole runs"] += 1
+        for folder in broken.glob("model*"):
+            shutil.rmtree(folder)
+    return counts
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    assert_equal(*(load_file(folder / "model" / "model.safetensors") for folder in (one, other)))
+    assert figures(one / "model.run") == figures(other / "model.run")
+    assert len(checkpoints(other / "model.run")) == 2
+
+
+def test_twenty_kills_change_nothing(ring_corpus, tmp_path):
+    counts = kill_and_resume(ring_corpus, tmp_path, 20)
+    sys.stdout.write(f"{counts}\n")
+    assert counts["kills"] == 20
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_change_nothing(ring_corpus, tmp_path):
+    counts = kill_and_resume(ring_corpus, tmp_path, 100)
+    sys.stdout.write(f"{counts}\n")
+    assert counts["kills"] == 100
+    assert counts["in a save"] >= 30
+
+
+def wait_for_log(folder: Path) -> None:
+    log, deadline = folder / "model.run" / LOG, time.monotonic() + 120
+    while (not log.exists() or len(log.read_text().splitlines()) < 3) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def result_of(folder: Path) -> dict:
+    """The JSON document a command printed last."""
+    text = (folder / OUTPUT).read_text()
+    return json.loads(text[text.rindex("\n{\n") + 1 if "\n{\n" in text else text.index("{") :])
+
+
+ENDLESS = ("train", "corpus", "--out", "model", "--steps", 100000, "--dim", 32, "--heads", 2, "--valid-every", 10)
+
+
+def test_ctrl_c_saves_the_model_so_far_and_resume_goes_on(ring_corpus, tmp_path):
+    ring_corpus.save(tmp_path / "corpus")
+    process = start(tmp_path, *ENDLESS, "--json")
+    wait_for_log(tmp_path)
+    os.kill(process.pid, signal.SIGINT)
+    finish(tmp_path, process)
+    result = result_of(tmp_path)
+    assert result["interrupted"] is True
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    steps = result["steps"] + 3
+    finish(tmp_path, start(tmp_path, "train", "corpus", "--out", "model", "--resume", "--steps", steps, "--json"))
+    assert result_of(tmp_path)["steps"] == steps
+    with pytest.raises(InputError, match="the run began with dim=32 where now dim=64; leave these options out"):
+        run.train(tmp_path / "corpus", tmp_path / "model", None, True, False, {"dim": 64})
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sigterm_saves_and_exits_with_0(ring_corpus, tmp_path, processes):
+    """Of several processes it is enough to tell one."""
+    ring_corpus.save(tmp_path / "corpus")
+    started = start_together(tmp_path, processes, *ENDLESS)
+    wait_for_log(tmp_path)
+    os.kill(started[-1].pid, signal.SIGTERM)
+    finish(tmp_path, *started)
+    step = step_of(newest_whole(tmp_path / "model.run", print))
+    assert f"told to terminate: step {step:,} is saved in" in (tmp_path / OUTPUT).read_text()
+    assert not (tmp_path / "model").exists()
+    finish(tmp_path, start(tmp_path, "train", "corpus", "--out", "model", "--resume", "--steps", step + 2, "--json"))
+    assert result_of(tmp_path)["steps"] == step + 2
