@@ -10,37 +10,42 @@ from superbloom.loss import Sampler, full_softmax_loss, sampled_softmax_loss
 
 def problem(groups=2, queries=12, tokens=40, dim=6, dtype=torch.float32, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    y, weight = (torch.randn(groups, size, dim, generator=generator, dtype=dtype) for size in (queries, tokens))
-    bias = torch.randn(groups, tokens, generator=generator, dtype=dtype)
+    y = torch.randn(groups, queries, dim, generator=generator, dtype=dtype)
+    table = torch.randn(groups * tokens + 3, dim, generator=generator, dtype=dtype)  # the last rows are no tokens
+    bias = torch.randn(groups * tokens, generator=generator, dtype=dtype)
     targets = torch.randint(tokens, (groups, queries), generator=generator)
-    return [part.requires_grad_() for part in (y, weight, bias)], targets
+    return [part.requires_grad_() for part in (y, table, bias)], targets, tokens
 
 
-def plain_loss(y, weight, bias, targets):
-    logits = torch.einsum("gqd,gtd->gqt", y, weight) + (0 if bias is None else bias[:, None])
+def plain_loss(y, table, bias, targets, tokens):
+    weight = table[: len(y) * tokens].unflatten(0, (len(y), tokens))
+    logits = torch.einsum("gqd,gtd->gqt", y, weight) + (0 if bias is None else bias.unflatten(0, (-1, 1, tokens)))
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_pieces_add_up_to_the_plain_cross_entropy(with_bias, monkeypatch):
-    parts, targets = problem(dtype=torch.float64)
+@pytest.mark.parametrize("budget", [5 * 40, 5 * 13, 12 * 40, 1])
+def test_pieces_add_up_to_the_plain_cross_entropy(with_bias, budget, monkeypatch):
+    """Pieces of 5, 5 and 2 rows, of all 40 tokens or of 13, 13, 13 and 1; all in one; and one row and token each."""
+    parts, targets, tokens = problem(dtype=torch.float64)
     if not with_bias:
         parts[2] = None
-    expected = plain_loss(*parts, targets)
+    expected = plain_loss(*parts, targets, tokens)
     inputs = [part for part in parts if part is not None]
     gradients = torch.autograd.grad(3 * expected, inputs)
-    monkeypatch.setattr("superbloom.loss._rows", lambda tokens, budget: 5)  # pieces of 5, 5 and 2 rows
-    found = full_softmax_loss(*parts, targets, 256)
+    monkeypatch.setattr("superbloom.loss._logits", lambda _: budget)
+    monkeypatch.setattr("superbloom.loss.ROWS", min(5, budget))
+    found = full_softmax_loss(*parts, targets, tokens, 256)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     for ours, theirs in zip(torch.autograd.grad(3 * found, inputs), gradients, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-10)
 
 
 def test_200k_tokens_in_float32_agree_with_float64():
-    parts, targets = problem(groups=1, queries=24, tokens=200_000, dim=32)
+    parts, targets, tokens = problem(groups=1, queries=24, tokens=200_000, dim=32)
     doubles = [part.detach().double().requires_grad_() for part in parts]
-    expected = plain_loss(*doubles, targets)
-    found = full_softmax_loss(*parts, targets, budget_mb=16)  # 10 rows at a time
+    expected = plain_loss(*doubles, targets, tokens)
+    found = full_softmax_loss(*parts, targets, tokens, budget_mb=16)  # 87,381 tokens at a time
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     found.backward()
     expected.backward()
@@ -62,20 +67,20 @@ def test_logits_stay_within_the_budget():
                     self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
             return out
 
-    parts, targets = problem(groups=1, queries=512, tokens=20_000, dim=2)
+    parts, targets, tokens = problem(groups=1, queries=512, tokens=20_000, dim=2)
     for budget_mb in (1, 8):
         with Largest() as largest:
-            full_softmax_loss(*parts, targets, budget_mb)
+            full_softmax_loss(*parts, targets, tokens, budget_mb)
         assert budget_mb * 2**20 / 4 < largest.bytes <= budget_mb * 2**20
 
 
 def test_large_logits_do_not_overflow():
-    parts, targets = problem()
+    parts, targets, tokens = problem()
     with torch.no_grad():
         parts[0] *= 1e4
-    loss = full_softmax_loss(*parts, targets, 256)
+    loss = full_softmax_loss(*parts, targets, tokens, 256)
     assert torch.isfinite(loss)
-    assert loss.item() == pytest.approx(plain_loss(*parts, targets).item(), rel=1e-5)
+    assert loss.item() == pytest.approx(plain_loss(*parts, targets, tokens).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
@@ -94,20 +99,21 @@ def test_a_sampler_draws_as_it_says(proposal):
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
 def test_the_sampled_loss_estimates_the_full_one(proposal):
     """logQ correction: with ever more negatives the loss and its gradient approach the full softmax."""
-    parts, targets = problem(groups=1, queries=6, tokens=30, dtype=torch.float64)
-    full = plain_loss(*parts, targets)
+    parts, targets, tokens = problem(groups=1, queries=6, tokens=30, dtype=torch.float64)
+    full = plain_loss(*parts, targets, tokens)
     (gradient,) = torch.autograd.grad(full, parts[0])
     sampler = Sampler(proposal, np.arange(30)[::-1], samples=30)
     sampler.samples, sampler._log_q = 30_000, sampler._log_q + np.log(1000)
-    loss = sampled_softmax_loss(*parts, targets, sampler, 256, seed=1)
+    y, table, bias = parts
+    loss = sampled_softmax_loss(y[0], table, bias, targets[0], sampler, 256, seed=1)
     assert loss.item() == pytest.approx(full.item(), rel=0.02)
-    assert torch.allclose(torch.autograd.grad(loss, parts[0])[0], gradient, atol=0.06)
+    assert torch.allclose(torch.autograd.grad(loss, parts[0])[0], gradient, atol=0.08)
 
 
 def test_accidental_hits_are_removed():
     """All negatives are the target itself: nothing is left to push against."""
-    parts, _ = problem(groups=1, queries=3, tokens=5)
+    (y, table, bias), _, _ = problem(groups=1, queries=3, tokens=5)
     sampler = Sampler("empirical", np.array([0, 0, 10**12, 0, 0]), samples=4)
     assert sampler.draw(0, torch.device("cpu"))[0].unique().tolist() == [2]
-    loss = sampled_softmax_loss(*parts, torch.full((1, 3), 2), sampler, 256, seed=0)
+    loss = sampled_softmax_loss(y[0], table, bias, torch.full((3,), 2), sampler, 256, seed=0)
     assert loss.item() == pytest.approx(0.0, abs=1e-6)

@@ -111,7 +111,7 @@ class TrainConfig:
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
     samples: int = option(8192, "negatives of the sampled softmax")
     proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
-    logits_mb: int = option(256, "megabytes of logits held at a time")
+    logits_mb: int = option(128, "megabytes of logits held at a time")
     valid_every: int = option(250, "steps between validations")
     valid_rows: int = option(1000, "rows of a validation at most")
     save_every: int = option(500, "steps between checkpoints")

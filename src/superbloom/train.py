@@ -42,6 +42,7 @@ from superbloom.errors import InputError, room_for
 from superbloom.evaluate import check_vocabulary
 from superbloom.loss import Sampler, full_softmax_loss, sampled_softmax_loss
 from superbloom.model import Model
+from superbloom.optimizer import RowAdam, clip
 from superbloom.predict import Predictor
 from superbloom.processes import Stop, main_process, only_work, part, placement
 from superbloom.progress import TrainingProgress
@@ -208,8 +209,7 @@ class Training(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Clip; and stop before a gradient that is no number reaches the weights. All processes see the same one."""
-        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.clip)
-        self.norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        self.norm = clip(self.objective.parameters(), self.config.clip)
         if not math.isfinite(self.norm):
             raise InputError(
                 f"the loss became {self.last.item():.4g}, its gradient {self.norm}, at step {self.global_step}; lower "
@@ -221,7 +221,9 @@ class Training(L.LightningModule):
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.objective.parameters(), lr=self.config.learning_rate, fused=True)
+        # A process on its own has sparse gradients by the embeddings it looks up; several add them up as dense ones.
+        self.objective.network.embedding.sparse = self._trainer is None or self.trainer.world_size == 1
+        return RowAdam(self.objective.parameters(), lr=self.config.learning_rate)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[IDENTITY] = self.facts
@@ -249,20 +251,18 @@ class Objective(nn.Module):
 
     def loss(self, y: Tensor, targets: Tensor, seed: int) -> Tensor:
         """Summed cross-entropy of the tokens of targets (q,) under y (q, m, d)."""
-        weight, bias = self.network.output_layer()  # (m, buckets, d), (m, buckets)
-        bloom = self.model.target_bloom
-        tokens = bloom.buckets(targets.to(bloom.table.device)).to(y.device)  # (q, m)
-        if self.model.config.softmax == "joint":
-            m, buckets, dim = weight.shape
-            tokens = (tokens + buckets * torch.arange(m, device=tokens.device)).reshape(1, -1)
-            weight, bias = weight.reshape(1, -1, dim), None if bias is None else bias.reshape(1, -1)
-            y = y.reshape(1, -1, dim)
-        else:
-            y, tokens = y.transpose(0, 1), tokens.T
-        if self.sampler is None:
-            return full_softmax_loss(y, weight, bias, tokens, self.config.logits_mb)
-        # The same negatives in every process.
-        return sampled_softmax_loss(y, weight, bias, tokens, self.sampler, self.config.logits_mb, seed)
+        network, bloom, config = self.network, self.model.target_bloom, self.model.config
+        table = network.embedding.weight if network.output is None else network.output
+        tokens = bloom.buckets(targets.to(bloom.table.device)).to(y.device).T  # (m, q)
+        y = y.transpose(0, 1)  # (m, q, d)
+        if self.sampler is not None:  # one hash; the same negatives in every process
+            budget, sparse = self.config.logits_mb, network.embedding.sparse
+            return sampled_softmax_loss(y[0], table, network.bias, tokens[0], self.sampler, budget, seed, sparse)
+        size = config.output_buckets
+        if config.softmax == "joint":
+            tokens = (tokens + size * torch.arange(config.num_hashes, device=tokens.device)[:, None]).reshape(1, -1)
+            y, size = y.reshape(1, -1, config.dim), size * config.num_hashes
+        return full_softmax_loss(y, table, network.bias, tokens, size, self.config.logits_mb)
 
 
 def inverse_root(step: int, warmup: int) -> float:
