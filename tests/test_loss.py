@@ -110,6 +110,29 @@ def test_the_sampled_loss_estimates_the_full_one(proposal):
     assert torch.allclose(torch.autograd.grad(loss, parts[0])[0], gradient, atol=0.08)
 
 
+@pytest.mark.parametrize("budget", [5 * 20, 5 * 7, 10**6])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_gradients_of_the_sampled_loss_are_those_of_its_formula(with_bias, budget, monkeypatch):
+    (y, table, bias), targets, _ = problem(groups=1, queries=12, tokens=30, dtype=torch.float64)
+    parts = [y, table, bias] if with_bias else [y, table]
+    sampler = Sampler("empirical", np.arange(30)[::-1], samples=20)
+    monkeypatch.setattr("superbloom.loss._logits", lambda _: budget)
+    monkeypatch.setattr("superbloom.loss.ROWS", 5)
+    negatives, log_q = sampler.draw(3, torch.device("cpu"))
+    assert (negatives == targets[0][:, None]).any(), "a negative that is a target"
+    against = y[0] @ table[negatives].T - log_q + (bias[negatives] if with_bias else 0)
+    against = against.masked_fill(negatives == targets[0][:, None], -torch.inf)
+    right = (y[0] * table[targets[0]]).sum(1) + (bias[targets[0]] if with_bias else 0)
+    expected = (torch.cat([right[:, None], against], dim=1).logsumexp(1) - right).sum()
+    for sparse in (False, True):
+        bias_or_none = bias if with_bias else None
+        found = sampled_softmax_loss(y[0], table, bias_or_none, targets[0], sampler, 256, seed=3, sparse=sparse)
+        assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+        theirs = torch.autograd.grad(2 * expected, parts, retain_graph=True)
+        for mine, yours in zip(torch.autograd.grad(2 * found, parts), theirs, strict=True):
+            assert torch.allclose(mine.to_dense(), yours, rtol=1e-10, atol=1e-12)
+
+
 def test_accidental_hits_are_removed():
     """All negatives are the target itself: nothing is left to push against."""
     (y, table, bias), _, _ = problem(groups=1, queries=3, tokens=5)

@@ -81,7 +81,8 @@ class Superbloom:
         """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
 
         run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
-        devices=2 trains in two processes; this script is then run by both, and the main one alone saves.
+        With run, SIGTERM saves a checkpoint and ends the process. devices=2 trains in two processes: this script is
+        then run by both, and the main one alone saves.
         """
         import torch
 

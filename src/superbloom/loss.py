@@ -1,19 +1,19 @@
 """Cross-entropy over tokens at the masked places (Sec. 2.4): full, or sampled for the baseline.
 
-The full loss goes through the logits in pieces and computes the gradient of a piece while its logits are at hand, so
-that they never take more than a budget and most are computed once. Both give gradients by the embedding table itself,
-not by a part of it: no copy of that size is made and padded.
+Both go through the logits in pieces and compute the gradient of a piece while its logits are at hand, so that they
+never take more than a budget and most are computed once. Gradients are by the embedding table itself, not by a part of
+it: no copy of that size is made and padded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 ROWS = 256  # of a piece, at least: with fewer, adding to the gradient of the weights costs more than computing it
 
@@ -40,81 +40,107 @@ class _FullSoftmax(torch.autograd.Function):
     ) -> Tensor:
         groups, queries, _ = y.shape
         rows = min(queries, max(ROWS, budget // tokens))
-        width = min(tokens, max(1, budget // max(1, rows)))
+        room = _room(y, rows, tokens, budget)
         y_grad, table_grad = torch.zeros_like(y), torch.zeros_like(table)
         bias_grad = None if bias is None else torch.zeros_like(bias)
-        room = y.new_empty(rows * width, dtype=torch.promote_types(y.dtype, torch.float32))
         loss = room.new_zeros(())
         for g in range(groups):
             own = slice(g * tokens, (g + 1) * tokens)
-            part = _Group(table[own], None if bias is None else bias[own], width, room)
-            grads = table_grad[own], None if bias_grad is None else bias_grad[own]
+            weight, weight_grad = table[own], table_grad[own]
+            group_bias, group_bias_grad = (None if part is None else part[own] for part in (bias, bias_grad))
+            group = _Group(weight, group_bias, room)
             for start in range(0, queries, rows):
-                piece = slice(start, start + rows)
-                some, y_grad[g, piece] = part.loss_and_gradients(y[g, piece], targets[g, piece], *grads)
-                loss += some
+                some, target = y[g, start : start + rows], targets[g, start : start + rows]
+                highest = room.new_full((len(some), 1), -torch.inf)
+                highest, normaliser = group.normaliser(some, target, highest, torch.zeros_like(highest))
+                true = weight[target]
+                right = (some * true).sum(dim=1, keepdim=True)
+                loss += (highest + normaliser.log() - right).sum()
+                slope = group.gradients(some, target, highest, normaliser, weight_grad, group_bias_grad)
+                # The gradient by the logits is softmax − one-hot.
+                y_grad[g, start : start + rows] = slope - true
+                weight_grad.index_add_(0, target, -some.to(weight.dtype))
+                if group_bias is not None and group_bias_grad is not None:
+                    loss -= group_bias[target].sum()
+                    group_bias_grad.index_add_(0, target, -torch.ones_like(target, dtype=group_bias.dtype))
         ctx.save_for_backward(y_grad, table_grad, bias_grad)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        # In place: this is the only backward there is.
-        return *(None if grad is None else grad.mul_(upstream[0]) for grad in ctx.saved_tensors), None, None, None
+        return *_scaled(ctx.saved_tensors, upstream[0]), None, None, None
 
 
 class _Group:
-    """The softmax over weight (tokens, d), as many tokens at a time as fit into `room`, where logits are written."""
+    """A softmax over weight (tokens, d), as many tokens at a time as fit into `room`, where logits are written.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, width: int, room: Tensor) -> None:
-        self.weight, self.bias, self.room = weight, bias, room
-        self.blocks = [slice(start, start + width) for start in range(0, len(weight), width)]
+    names, if given, tell which token each row stands for; a query whose target it is does not see that row.
+    """
 
-    def logits(self, y: Tensor, block: slice) -> Tensor:
+    def __init__(self, weight: Tensor, bias: Tensor | None, room: Tensor, names: Tensor | None = None) -> None:
+        self.weight, self.bias, self.room, self.names = weight, bias, room, names
+        self.blocks = [slice(start, start + room.shape[1]) for start in range(0, len(weight), room.shape[1])]
+
+    def logits(self, y: Tensor, target: Tensor, block: slice) -> Tensor:
         weight = self.weight[block]
-        out = self.room[: len(y) * len(weight)].view(len(y), len(weight))
+        out = self.room.view(-1)[: len(y) * len(weight)].view(len(y), len(weight))
         if _plain(y, out):
             torch.mm(y, weight.T, out=out)  # memory that is new to the process costs a third more time
         else:
             out.copy_(y @ weight.T)
-        return out if self.bias is None else out.add_(self.bias[block])
+        if self.bias is not None:
+            out += self.bias[block]
+        return out if self.names is None else out.masked_fill_(self.names[block] == target[:, None], -torch.inf)
 
-    def loss_and_gradients(
-        self, y: Tensor, target: Tensor, weight_grad: Tensor, bias_grad: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The loss of y (q, d), and its gradient by y; those by weight and bias are added to what is given."""
-        highest = self.room.new_full((len(y), 1), -torch.inf)
-        normaliser = torch.zeros_like(highest)
+    def normaliser(self, y: Tensor, target: Tensor, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """The highest logit of each query and Σ exp(logit − highest), beyond what is given; (q, 1) each."""
         for block in self.blocks:
-            exponentials = self.logits(y, block)
-            above = torch.maximum(exponentials.amax(dim=1, keepdim=True), highest)
-            total = exponentials.sub_(above).exp_().sum(dim=1, keepdim=True)
-            normaliser = total + normaliser * (highest - above).exp()
-            highest = above
-        true = self.weight[target]
-        right = (y * true).sum(dim=1, keepdim=True) + (0 if self.bias is None else self.bias[target, None])
-        loss = (highest + normaliser.log() - right).sum()
-        # The gradient by the logits is softmax − one-hot; what divides the softmax divides y instead, which is smaller.
+            self.exponentials = self.logits(y, target, block)
+            above = torch.maximum(self.exponentials.amax(dim=1, keepdim=True), highest)
+            sums = self.exponentials.sub_(above).exp_().sum(dim=1, keepdim=True)
+            highest, total = above, sums + total * (highest - above).exp()
+        return highest, total
+
+    def gradients(
+        self,
+        y: Tensor,
+        target: Tensor,
+        highest: Tensor,
+        normaliser: Tensor,
+        weight_grad: Tensor,
+        bias_grad: Tensor | None,
+    ) -> Tensor:
+        """softmax · weight (q, d); softmaxᵀ · y is added to weight_grad, and its column sums to bias_grad."""
+        # What divides the softmax divides y instead, which is smaller.
         scaled, y_grad = (y / normaliser).to(y.dtype), torch.zeros_like(normaliser.expand_as(y))
         for block in reversed(self.blocks):
             if block is not self.blocks[-1]:  # the last one's are still at hand
-                exponentials = self.logits(y, block).sub_(highest).exp_()
-            slope = exponentials.to(y.dtype)
+                self.exponentials = self.logits(y, target, block).sub_(highest).exp_()
+            slope = self.exponentials.to(y.dtype)
             y_grad += slope @ self.weight[block]
             if _plain(slope, weight_grad):
                 weight_grad[block].addmm_(slope.T, scaled)
             else:
                 weight_grad[block] += slope.T @ scaled
             if bias_grad is not None:
-                bias_grad[block] += (exponentials.T @ normaliser.reciprocal()).squeeze(1)
-        weight_grad.index_add_(0, target, -y.to(weight_grad.dtype))
-        if bias_grad is not None:
-            bias_grad.index_add_(0, target, torch.full_like(target, -1, dtype=bias_grad.dtype))
-        return loss, (y_grad / normaliser - true).to(y.dtype)
+                bias_grad[block] += (self.exponentials.T @ normaliser.reciprocal()).squeeze(1)
+        return y_grad / normaliser
+
+
+def _room(y: Tensor, rows: int, tokens: int, budget: int) -> Tensor:
+    """Where the logits of so many rows and as many of the tokens as the budget allows are written."""
+    width = min(tokens, max(1, budget // max(1, rows)))
+    return y.new_empty(rows, width, dtype=torch.promote_types(y.dtype, torch.float32))
 
 
 def _plain(one: Tensor, other: Tensor) -> bool:
     """Whether products may be written in place: of one type, and none that autocast would choose another for."""
     return one.dtype == other.dtype and not torch.is_autocast_enabled(one.device.type)
+
+
+def _scaled(grads: tuple[Tensor | None, ...], upstream: Tensor) -> Iterator[Tensor | None]:
+    """In place: there is one backward for each forward."""
+    return (None if grad is None else grad.mul_(upstream) for grad in grads)
 
 
 def sampled_softmax_loss(
@@ -134,26 +160,51 @@ def sampled_softmax_loss(
     bias. The target itself is always there, so its logit stays as it is. With sparse, the gradient by the table holds
     the rows of targets and negatives alone.
     """
-    rows = max(1, _logits(budget_mb) // sampler.samples)
     negatives, log_q = sampler.draw(seed, table.device)
     weight, true = (F.embedding(chosen, table, sparse=sparse) for chosen in (negatives, targets))
     offset = -log_q if bias is None else bias[negatives] - log_q
-    own = torch.zeros_like(targets, dtype=y.dtype) if bias is None else bias[targets]
-    loss = y.new_zeros(())
-    for start in range(0, len(y), rows):
-        some = slice(start, start + rows)
-        arguments = (y[some], weight, offset, negatives, true[some], own[some], targets[some])
-        loss = loss + checkpoint(_sampled_piece, *arguments, use_reentrant=False)
-    return loss
+    own = torch.zeros_like(targets, dtype=table.dtype) if bias is None else bias[targets]
+    return _SampledSoftmax.apply(y, weight, offset, true, own, negatives, targets, _logits(budget_mb))
 
 
-def _sampled_piece(
-    y: Tensor, weight: Tensor, offset: Tensor, negatives: Tensor, true: Tensor, own: Tensor, targets: Tensor
-) -> Tensor:
-    against = (y @ weight.T + offset).masked_fill(negatives == targets[:, None], -torch.inf)
-    right = (y * true).sum(dim=-1) + own
-    total = torch.logsumexp(torch.cat([right[:, None], against], dim=1).float(), dim=1)
-    return (total - right).sum()
+class _SampledSoftmax(torch.autograd.Function):
+    """Against negatives weight (samples, d) with offset (samples,); targets are true (q, d) with own (q,)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        weight: Tensor,
+        offset: Tensor,
+        true: Tensor,
+        own: Tensor,
+        negatives: Tensor,
+        targets: Tensor,
+        budget: int,
+    ) -> Tensor:
+        rows = min(len(y), max(ROWS, budget // len(weight)))
+        room = _room(y, rows, len(weight), budget)
+        group = _Group(weight, offset, room, negatives)
+        grads = [torch.zeros_like(part) for part in (y, weight, offset, true, own)]
+        y_grad, weight_grad, offset_grad, true_grad, own_grad = grads
+        loss = room.new_zeros(())
+        for start in range(0, len(y), rows):
+            piece = slice(start, start + rows)
+            some, target = y[piece], targets[piece]
+            right = (some * true[piece]).sum(dim=1, keepdim=True).to(room.dtype) + own[piece, None]
+            highest, normaliser = group.normaliser(some, target, right, torch.ones_like(right))
+            loss += (highest + normaliser.log() - right).sum()
+            slope = (right - highest).exp() / normaliser - 1  # by the target's own logit
+            y_grad[piece] = group.gradients(some, target, highest, normaliser, weight_grad, offset_grad)
+            y_grad[piece] += slope * true[piece]
+            true_grad[piece] = slope * some
+            own_grad[piece] = slope.squeeze(1)
+        ctx.save_for_backward(*grads)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return *_scaled(ctx.saved_tensors, upstream[0]), None, None, None
 
 
 class Sampler:

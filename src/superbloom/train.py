@@ -72,11 +72,13 @@ def fit(
     with _quiet_lightning(), Stop(terminate=run is not None) as stop:
         watch = Watch(model, corpus, config, run, stop, progress)
         trainer = _trainer(config, watch)
-        with progress:
-            model.network.train()  # Lightning keeps the mode it finds
-            trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
-        training.bring_home()
-        part()
+        try:
+            with progress:
+                model.network.train()  # Lightning keeps the mode it finds
+                trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
+            training.bring_home()
+        finally:
+            part()
     model.network.eval()
     if watch.stopped == signal.SIGTERM:
         _notice(f"told to terminate: step {trainer.global_step:,} is saved in {run}; go on with --resume")
@@ -92,7 +94,7 @@ def fit(
 def _to_go_on_from(run: Path | None, resume: bool, facts: dict[str, Any]) -> Path | None:
     """The checkpoint to resume, if that is wanted and there is one."""
     if not resume:
-        if run is not None and checkpoints(run):
+        if run is not None and main_process() and checkpoints(run):
             last = step_of(checkpoints(run)[0])
             raise InputError(f"{run} holds a run of {last:,} steps; go on with resume=True, or choose another folder")
         return None
