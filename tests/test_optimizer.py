@@ -21,7 +21,7 @@ def lookups(sparse: bool, steps: list[list[int]], make) -> tuple[torch.Tensor, t
 
 @pytest.mark.parametrize("steps", [[[0, 2, 2]] * 5, [[0, 1], [4], [0, 5, 5], [1]]])
 def test_rows_are_updated_as_by_sparse_adam(steps):
-    ours, _ = lookups(True, steps, lambda parameters: RowAdam(parameters, lr=0.1))
+    ours, _ = lookups(True, steps, by_row)
     theirs, _ = lookups(True, steps, lambda parameters: torch.optim.SparseAdam(parameters, lr=0.1))
     # ours has AdamW's default decay; undo it by asking for none
     plain, _ = lookups(True, steps, without_decay)
@@ -29,15 +29,26 @@ def test_rows_are_updated_as_by_sparse_adam(steps):
     assert not torch.equal(ours, plain)
 
 
+def by_row(parameters):
+    return RowAdam(parameters, lr=0.1, by_row=parameters)
+
+
 def without_decay(parameters):
-    optimizer = RowAdam(parameters, lr=0.1)
+    optimizer = by_row(parameters)
     optimizer.param_groups[0]["weight_decay"] = 0.0
     return optimizer
 
 
+def test_dense_gradients_of_some_rows_give_the_same():
+    """As they come from several processes."""
+    steps = [[0, 1], [4], [0, 5, 5], [1]]
+    (ours, _), (theirs, _) = (lookups(sparse, steps, by_row) for sparse in (True, False))
+    assert torch.allclose(ours, theirs, atol=1e-7)
+
+
 def test_where_every_row_is_used_it_is_adamw():
     steps = [list(range(6))] * 4
-    ours, mine = lookups(True, steps, lambda parameters: RowAdam(parameters, lr=0.1))
+    ours, mine = lookups(True, steps, by_row)
     theirs, other = lookups(False, steps, lambda parameters: torch.optim.AdamW(parameters, lr=0.1))
     assert torch.allclose(ours, theirs, atol=1e-6)
     for name, value in other.state[theirs].items():
@@ -45,7 +56,7 @@ def test_where_every_row_is_used_it_is_adamw():
 
 
 def test_rows_that_no_step_used_stay_as_they_were():
-    table, _ = lookups(True, [[1, 3]], lambda parameters: RowAdam(parameters, lr=0.1))
+    table, _ = lookups(True, [[1, 3]], by_row)
     torch.manual_seed(0)
     changed = (table != torch.randn(6, 3)).any(dim=1)
     assert changed.tolist() == [False, True, False, True, False, False]

@@ -77,6 +77,17 @@ def test_a_run_changes_its_number_of_processes_and_how_they_share(alone, place):
     assert_same_training(alone, place)
 
 
+@pytest.mark.parametrize("options", [("--no-tied",), ("--num-hashes", 1, "--alpha", 1, "--loss", "sampled")])
+def test_embeddings_that_are_only_looked_up_are_trained_alike(ring_corpus, tmp_path, options):
+    """Few rows of them have a gradient in a step; which are updated does not depend on the number of processes."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for count, folder in enumerate(folders, 1):
+        ring_corpus.save(folder / "corpus")
+        few = ("--batch-size", 4, "--samples", 20, "--steps", 30, *options)
+        finish(folder, *start_together(folder, count, *COMMAND, *SMALL, *few))
+    assert_same_training(*folders)
+
+
 def write_shares() -> None:
     """Let training write down, when it starts, how many of the weights and of the gradients this process holds."""
     watched = Watch.on_train_start

@@ -20,6 +20,7 @@ from superbloom import Corpus, Superbloom, run
 from superbloom.checkpoints import checkpoints, newest_whole, step_of
 from superbloom.errors import InputError
 from superbloom.logs import LOG
+from superbloom.processes import alone_in
 
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "dropout": 0.1}
 FAST = {"batch_size": 32, "warmup": 20, "valid_every": 7, "quiet": True}
@@ -171,6 +172,53 @@ def test_a_run_folder_in_use_is_not_begun_anew(ring_corpus, tmp_path):
         Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, **FAST)
 
 
+def test_a_run_that_was_killed_before_its_end_was_written_down_validates_all_the_same(ring_corpus, tmp_path):
+    """The checkpoint of the last step already has its validation; nothing is done after it."""
+    options = {"run": tmp_path, "save_every": 5, **FAST}
+    first = Superbloom(**SMALL).fit(ring_corpus, steps=10, **options)
+    assert [step for step, _ in progress(first)] == [7, 10]
+    again = Superbloom(**SMALL).fit(ring_corpus, steps=10, resume=True, **options)
+    assert progress(again) == progress(first)
+    assert_equal(weights(first), weights(again))
+
+
+def test_a_finished_run_does_no_more_steps(ring_corpus, tmp_path, capsys):
+    options = {"run": tmp_path, "minutes": 0.02, **FAST}
+    first = Superbloom(**SMALL).fit(ring_corpus, **options)
+    again = Superbloom(**SMALL).fit(ring_corpus, resume=True, **options)
+    assert again.training["steps"] == first.training["steps"]
+    assert f"the run has done its {first.training['steps']:,} steps" in capsys.readouterr().err
+    assert_equal(weights(first), weights(again))
+
+
+def test_two_trainings_do_not_share_a_run(ring_corpus, tmp_path):
+    with alone_in(tmp_path / "model.run"):
+        ring_corpus.save(tmp_path / "corpus")
+        process = start(tmp_path, *COMMAND)
+        process.join(timeout=60)
+        assert process.exitcode == 2
+        assert "another process is training in" in (tmp_path / OUTPUT).read_text()
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_is_refused_changes_nothing(ring_corpus, tmp_path):
+    ring_corpus.save(tmp_path / "corpus")
+    small = {"dim": 32, "heads": 2, "batch_size": 32, "steps": 3}
+    run.train(tmp_path / "corpus", tmp_path / "model", None, False, False, small)
+    folder = tmp_path / "model.run"
+    before = {file: file.read_bytes() for file in folder.glob("*") if file.is_file()}
+    with pytest.raises(InputError, match="batch_size=32 does not divide among 3 processes"):
+        run.train(tmp_path / "corpus", tmp_path / "model", None, True, False, {"devices": 3, "steps": 8})
+    with pytest.raises(InputError, match="batch_size=32 does not divide among 3 processes"):
+        run.train(tmp_path / "corpus", tmp_path / "model", None, False, True, small | {"devices": 3})
+    with pytest.raises(InputError, match="give one of them"):
+        run.train(tmp_path / "corpus", tmp_path / "model", None, True, True, small)
+    assert {file: file.read_bytes() for file in folder.glob("*") if file.is_file()} == before
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="also holds 'notes.txt', no part of a run"):
+        run.train(tmp_path / "corpus", tmp_path / "model", None, False, True, small)
+
+
 def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):
     options = {"run": tmp_path, "save_every": 5, **FAST}
     Superbloom(**SMALL).fit(ring_corpus, steps=10, **options)
@@ -183,7 +231,7 @@ def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):
 
 # --- real processes, really killed --------------------------------------------------------------------------------
 
-COMMAND = ("train", "corpus", "--out", "model", "--steps", 60, "--save-every", 3, "--valid-every", 20, "--json")
+COMMAND = ("train", "corpus", "--out", "model", "--steps", 60, "--save-every", 3, "--valid-every", 7, "--json")
 COMMAND += ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0.1, "--batch-size", 32)
 
 
@@ -210,6 +258,7 @@ def kill_and_resume(corpus: Corpus, tmp_path: Path, wanted: int) -> dict[str, in
     mark, moment = broken / "model.run" / ".checkpoint", random.Random(wanted)
     counts = {"kills": 0, "in a save": 0, "whole runs": 0}
     while counts["kills"] < wanted or not counts["whole runs"]:
+        mark.unlink(missing_ok=True)  # left by a kill in a save
         process = start(broken, *COMMAND, "--resume", TMPDIR=temporary)
         if counts["kills"] < wanted and was_killed(
             process, moment, mark if counts["in a save"] < wanted // 3 else None
@@ -315,13 +364,17 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(ring_corpus, tmp_path, call
         trace = f"{call}:error={error}:when={number}"
         command = [STRACE, "-f", "-qq", "-o", "/dev/null", *only, "-e", f"trace={call}", "-e", f"inject={trace}"]
         command += [sys.executable, "-m", "superbloom", *short]
-        done = subprocess.run(list(map(str, command)), cwd=broken, capture_output=True, text=True, check=False)
+        alike = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            list(map(str, command)), cwd=broken, capture_output=True, text=True, env=alike, check=False
+        )
         if done.returncode == 0:
             break
         failures += 1
         assert done.returncode == 2, done.stderr
         (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert os.strerror(getattr(errno, error)) in line
+        assert "Traceback" not in done.stderr
         assert not checkpoint.exists()
         finish(broken, start(broken, *short, "--resume"))
         assert_equal(*(load_file(folder / "model" / "model.safetensors") for folder in (alone, broken)))

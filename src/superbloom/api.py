@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,14 @@ class Superbloom:
         run: str | Path | None = None,
         resume: bool = False,
         quiet: bool = False,
+        begin: Callable[[], None] | None = None,
         **options: Any,
     ) -> Superbloom:
         """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
 
         run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
         With run, SIGTERM saves a checkpoint and ends the process. devices=2 trains in two processes: this script is
-        then run by both, and the main one alone saves.
+        then run by both, and the main one alone saves. begin is called once nothing is left that could be refused.
         """
         import torch
 
@@ -90,12 +91,13 @@ class Superbloom:
 
         config = train_config(**self.train_options | options)
         shape = self.config_for(corpus)
-        check_memory(shape)
+        check_memory(shape, config)
         torch.manual_seed(config.seed)
         with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
             model = Model.create(shape, corpus.vocab, corpus.target_vocab)
         start_from_frequencies(model, corpus)
-        outcome = fit(model, corpus, config, run=None if run is None else Path(run), resume=resume, quiet=quiet)
+        folder = None if run is None else Path(run)
+        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin)
         # Of several processes, the main one has the model as it is to be used and saved.
         self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
         self.metrics = {"history": outcome.pop("history")}

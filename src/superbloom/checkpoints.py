@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from superbloom.corpus import Corpus
-from superbloom.errors import InputError
+from superbloom.errors import InputError, room_for
 from superbloom.folder import fsync, sha256
 from superbloom.model import Model
 
@@ -60,15 +60,16 @@ def identity(model: Model, corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def check_identity(checkpoint: Path, now: dict[str, Any]) -> None:
-    """Raise InputError, with the difference, if a checkpoint belongs to another model or corpus."""
+def check_identity(checkpoint: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint; InputError, with the difference, if it belongs to another model or corpus."""
     content = _read(checkpoint, mmap=True)
     began = content.get(IDENTITY)
     if not isinstance(began, dict):
         raise InputError(f"{checkpoint} was not written by superbloom; train without --resume into another --out")
     changed = differences(began, now)
     if changed:
-        raise InputError(f"the run began with {changed}; give what it began with, or train anew without --resume")
+        raise InputError(f"the run began with {changed}; give what it began with, or train anew with --overwrite")
+    return content
 
 
 def differences(began: dict[str, Any], now: dict[str, Any]) -> str:
@@ -120,7 +121,10 @@ class AtomicCheckpoints(CheckpointIO):
 
 def _read(path: Path, **options: Any) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = torch.load(path, weights_only=True, **options)
+        with room_for(f"the checkpoint {path}", "end other programs, and run again"):
+            content: dict[str, Any] = torch.load(path, weights_only=True, **options)
+    except (OSError, InputError):
+        raise
     except Exception as error:
-        raise InputError(f"{path} is not a checkpoint ({type(error).__name__}); delete it and run again") from error
+        raise InputError(f"{path} is not a checkpoint ({type(error).__name__}); move it away and run again") from error
     return content

@@ -59,6 +59,8 @@ def main() -> None:
         place = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
     except (MemoryError, RuntimeError) as error:
+        if "gloo" in str(error) or "NCCL" in str(error):
+            _fail("another process of this training ended; see its message, and go on with --resume")
         if not out_of_memory(error):
             raise
         _fail("out of memory; lower --batch-size, --logits-mb or --dim, or raise --alpha")

@@ -24,11 +24,11 @@ class Log:
 
         run.mkdir(parents=True, exist_ok=True)
         path = run / LOG
-        write_atomically(path, _up_to(path.read_bytes().decode() if path.is_file() else "", step).encode())
+        write_atomically(path, _up_to(path.read_text(errors="replace") if path.is_file() else "", step).encode())
         self._file = path.open("a", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
         # TensorBoard hides what earlier files of the folder hold from this step on.
-        self._pictures = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+        self._pictures = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, seconds: float, **figures: float) -> None:
         self._rows.writerow({"step": step, "seconds": round(seconds, 3), **figures})

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 ROWS = 256  # of a piece, at least: with fewer, adding to the gradient of the weights costs more than computing it
 
@@ -67,6 +68,7 @@ class _FullSoftmax(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         return *_scaled(ctx.saved_tensors, upstream[0]), None, None, None
 
@@ -203,6 +205,7 @@ class _SampledSoftmax(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         return *_scaled(ctx.saved_tensors, upstream[0]), None, None, None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from superbloom.config import ModelConfig
+from superbloom.config import ModelConfig, TrainConfig
 from superbloom.errors import InputError
 from superbloom.model import Network
 
@@ -21,15 +21,16 @@ def num_parameters(config: ModelConfig) -> int:
         return Network(config).num_parameters()
 
 
-def check_memory(config: ModelConfig) -> None:
+def check_memory(config: ModelConfig, training: TrainConfig | None = None) -> None:
     """Raise InputError if not even weights, gradients and moments fit; on a CPU the system would end the process."""
-    if torch.accelerator.is_available():
+    copies = (training and training.devices) or 1
+    if torch.accelerator.is_available() or (training is not None and training.strategy == "fsdp"):
         return
     size, there = num_parameters(config), machine_memory()
-    if there is not None and size * PER_PARAMETER > there:
+    if there is not None and copies * size * PER_PARAMETER > there:
         raise InputError(
-            f"{size:,} parameters take {size * PER_PARAMETER / 2**30:.1f} GiB with gradients and Adam's moments; "
-            f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
+            f"{size:,} parameters take {copies * size * PER_PARAMETER / 2**30:.1f} GiB with gradients and Adam's "
+            f"moments; {there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 
 class RowAdam(torch.optim.AdamW):
-    """torch's fused AdamW; of parameters with a sparse gradient, only the rows in it are updated.
+    """torch's fused AdamW; of the parameters in by_row, only rows with a gradient are updated.
 
-    Moments and weight decay of the other rows wait until their turn comes, as in torch's SparseAdam. The state is the
-    same as AdamW's, so that a checkpoint does not tell the two apart.
+    Moments and weight decay of the other rows wait until their turn comes, as in torch's SparseAdam. Their gradients
+    may be sparse, or dense as the sum over several processes is: the rows are the same. So is the state to AdamW's.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, by_row: Sequence[nn.Parameter] = ()) -> None:
         super().__init__(parameters, lr=lr, fused=True)
+        self.by_row = [id(parameter) for parameter in by_row]
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -27,7 +28,7 @@ class RowAdam(torch.optim.AdamW):
                 result = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and parameter.grad.is_sparse:
+                if parameter.grad is not None and id(parameter) in self.by_row:
                     self._update_rows(parameter, group)
                     parameter.grad = None
         super().step()
@@ -40,14 +41,30 @@ class RowAdam(torch.optim.AdamW):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
-        rows, values = grad.coalesce().indices()[0], grad.coalesce().values()
+        # Of a sharded parameter, each process has some rows of all of them.
+        table, moment, square, grad = map(_local, (parameter, state["exp_avg"], state["exp_avg_sq"], grad))
+        rows, values = _rows(grad)
         (beta1, beta2), step = group["betas"], state["step"].item()
-        first = state["exp_avg"][rows].lerp_(values, 1 - beta1)
-        second = state["exp_avg_sq"][rows].mul_(beta2).addcmul_(values, values, value=1 - beta2)
-        state["exp_avg"][rows], state["exp_avg_sq"][rows] = first, second
+        first = moment[rows].lerp_(values, 1 - beta1)
+        second = square[rows].mul_(beta2).addcmul_(values, values, value=1 - beta2)
+        moment[rows], square[rows] = first, second
         scale = second.div_(1 - beta2**step).sqrt_().add_(group["eps"])
-        decayed = parameter[rows] * (1 - group["lr"] * group["weight_decay"])
-        parameter[rows] = decayed.addcdiv_(first, scale, value=-group["lr"] / (1 - beta1**step))
+        decayed = table[rows] * (1 - group["lr"] * group["weight_decay"])
+        table[rows] = decayed.addcdiv_(first, scale, value=-group["lr"] / (1 - beta1**step))
+
+
+def _local(tensor: Any) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _rows(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that have a gradient, and those gradients."""
+    if grad.is_sparse:
+        grad = grad.coalesce()
+        used = grad.values().any(dim=1)
+        return grad.indices()[0, used], grad.values()[used]
+    rows = grad.any(dim=1).nonzero().squeeze(1)
+    return rows, grad[rows]
 
 
 def clip(parameters: Iterable[nn.Parameter], largest: float) -> float:
@@ -61,5 +78,7 @@ def clip(parameters: Iterable[nn.Parameter], largest: float) -> float:
         elif grad is not None:
             parts.append(grad)
     norm = nn.utils.get_total_norm(parts)
-    torch._foreach_mul_(parts, torch.clamp(largest / (norm + 1e-6), max=1.0))
+    scale = torch.clamp(largest / (norm + 1e-6), max=1.0)
+    for part in parts:
+        part.mul_(scale)
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

@@ -6,10 +6,13 @@ runs the same command. The main process alone writes, prints and evaluates.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
-import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superbloom.errors import InputError
@@ -18,9 +21,14 @@ if TYPE_CHECKING:
     import lightning as L
 
 
+LOCK = ".lock"
+# How a process is told its rank, and by what it can tell that it was told.
+RANKS = (("RANK", "TORCHELASTIC_RUN_ID"), ("SLURM_PROCID", "SLURM_NTASKS"), ("LOCAL_RANK", "LOCAL_RANK"))
+
+
 def main_process() -> bool:
     """Whether this is the process that writes and prints; known before the processes have found each other."""
-    return not any(int(os.environ.get(rank) or 0) for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return not any(int(os.environ.get(rank) or 0) for rank, sign in RANKS if sign in os.environ)
 
 
 def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, Any]:
@@ -34,7 +42,9 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
         here, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
     elif SLURMEnvironment.detect():
         nodes = int(os.environ.get("SLURM_NNODES", 1))
-        here = int(os.environ["SLURM_NTASKS"]) // nodes
+        here, uneven = divmod(int(os.environ["SLURM_NTASKS"]), nodes)
+        if here * nodes > 1 and (uneven or "SLURM_NTASKS_PER_NODE" not in os.environ):
+            raise InputError("SLURM was not told how many tasks each machine has; start with srun --ntasks-per-node")
         plugins = [SLURMEnvironment(auto_requeue=False)]  # its checkpoints would be others than ours
     if devices not in (None, here):
         raise InputError(f"devices={devices}, but {here} processes were started on each machine; leave it out")
@@ -50,6 +60,28 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
             else DDPStrategy(gradient_as_bucket_view=True)
         )
     return {"devices": here, "num_nodes": nodes, "strategy": chosen, "plugins": plugins}
+
+
+_held: set[Path] = set()
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """Keep other trainings out of a run folder; whatever ends this process, it is free again."""
+    if run in _held or not main_process():
+        yield
+        return
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another process is training in {run}; wait for it, or choose another --out") from None
+        _held.add(run)
+        try:
+            yield
+        finally:
+            _held.discard(run)
 
 
 def agree(trainer: L.Trainer, *values: int) -> list[int]:
@@ -79,19 +111,19 @@ class Stop:
 
     def __init__(self, terminate: bool) -> None:
         self.signal = 0
-        self._wanted = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
+        self._heard = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
-            self._before = {int(number): signal.getsignal(number) for number in self._wanted}
+            self._before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.listen()
         return self
 
     def listen(self) -> None:
         """Also to be called once Lightning has put handlers of its own in place."""
-        for number in self._before:
-            signal.signal(number, self._handle)
+        for number, handler in self._before.items():
+            signal.signal(number, self._handle if number in self._heard else handler)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -104,7 +136,7 @@ class Stop:
             signal.signal(number, self._before[number])
             again = "; Ctrl-C again ends at once, without saving"
         if main_process():
-            sys.stderr.write(f"\nstopping after this step{again}\n")
+            os.write(2, f"\nstopping after this step{again}\n".encode())  # not print: this interrupts anything
 
 
 def only_work(_: int = 0) -> None:

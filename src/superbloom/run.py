@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from superbloom import store
-from superbloom.api import Superbloom, train_config
+from superbloom.api import Superbloom
 from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
-from superbloom.memory import check_memory
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 from superbloom.prepare.files import open_lines
@@ -24,6 +23,8 @@ from superbloom.progress import counting
 from superbloom.report import plot_deciles
 
 RUN_FILE = "run.json"
+RUN_PARTS = ("log.csv", "tensorboard")
+PLACE = ("devices", "strategy", "workers")
 MATES_SHOWN = 8
 
 
@@ -31,9 +32,12 @@ def train(
     corpus_folder: Path, out: Path, preset: str | None, resume: bool, overwrite: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Train on a corpus folder into a model folder; interrupted, the run folder beside it is enough to go on."""
+    if resume and overwrite:
+        raise InputError("--resume goes on with a run, --overwrite begins it anew; give one of them")
     out = out.resolve()
     run = out.with_name(out.name + ".run")
     corpus = Corpus.open(corpus_folder)
+    check_replaceable(out, "model")
     model_fields = {field.name for field in fields(ModelConfig)}
     settings: dict[str, Any] = {
         "preset": preset,
@@ -42,21 +46,24 @@ def train(
     }
     if resume and (run / RUN_FILE).is_file():
         settings = _resumed(run / RUN_FILE, settings, corpus)
+    if not resume:
+        _check_clearable(run, overwrite)
     superbloom = Superbloom(settings["preset"], **settings["model"])
-    # Refuse what cannot work before anything is written.
-    shape = superbloom.config_for(corpus)
-    check_memory(shape)
-    train_config(**superbloom.train_options | settings["train"]).check_with(shape)
-    if main_process():
-        check_replaceable(out, "model")
+    # How many processes there are is no part of the run.
+    kept = {name: value for name, value in settings["train"].items() if name not in PLACE}
+
+    def write(**more: Any) -> None:
+        write_atomically(run / RUN_FILE, json.dumps(settings | {"train": kept, **more}, indent=2).encode())
+
+    def begin() -> None:
         if not resume:
-            _clear(run, overwrite)
-        run.mkdir(parents=True, exist_ok=True)
-        write_atomically(run / RUN_FILE, json.dumps(settings, indent=2).encode())
-    superbloom.fit(corpus, run=run, resume=resume, **settings["train"])
+            _clear(run)
+        write()
+
+    superbloom.fit(corpus, run=run, resume=resume, begin=begin, **settings["train"])
     superbloom.save_pretrained(out)
     if main_process() and not superbloom.training["interrupted"]:
-        write_atomically(run / RUN_FILE, json.dumps(settings | {"finished": True}, indent=2).encode())
+        write(finished=True)
     result: dict[str, Any] = {
         "model": str(out),
         "run": str(run),
@@ -67,14 +74,28 @@ def train(
     return result
 
 
-def _clear(run: Path, overwrite: bool) -> None:
-    """Remove an earlier run of the same --out, whose checkpoints are not this one's, if it ended or may be lost."""
+def _check_clearable(run: Path, overwrite: bool) -> None:
+    """Raise InputError if a new run in this folder would lose what it holds."""
     from superbloom.checkpoints import checkpoints
 
-    if (run / RUN_FILE).is_file():
-        if checkpoints(run) and not overwrite and not read_json(run / RUN_FILE).get("finished"):
-            raise InputError(f"{run} holds an interrupted run; --resume goes on with it, --overwrite starts anew")
-        shutil.rmtree(run)
+    ours = {RUN_FILE, *RUN_PARTS, *(file.name for file in checkpoints(run))}
+    strangers = {file.name for file in run.glob("*") if not file.name.startswith(".")} - ours
+    if strangers:
+        raise InputError(f"{run} also holds {min(strangers)!r}, no part of a run; move it away or choose another --out")
+    finished = (run / RUN_FILE).is_file() and read_json(run / RUN_FILE).get("finished")
+    if checkpoints(run) and not overwrite and not finished and main_process():
+        raise InputError(f"{run} holds an interrupted run; --resume goes on with it, --overwrite starts anew")
+
+
+def _clear(run: Path) -> None:
+    """Remove an earlier run: its checkpoints first, so that half of it is not taken for a run."""
+    from superbloom.checkpoints import checkpoints
+
+    for part in (*checkpoints(run), *(run / name for name in (*RUN_PARTS, RUN_FILE))):
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import math
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from superbloom.loss import Sampler, full_softmax_loss, sampled_softmax_loss
 from superbloom.model import Model
 from superbloom.optimizer import RowAdam, clip
 from superbloom.predict import Predictor
-from superbloom.processes import Stop, main_process, only_work, part, placement
+from superbloom.processes import Stop, alone_in, main_process, only_work, part, placement
 from superbloom.progress import TrainingProgress
 from superbloom.watch import Watch
 
@@ -57,27 +57,37 @@ def fit(
     run: Path | None = None,
     resume: bool = False,
     quiet: bool = False,
+    begin: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
+    begin is called by the main process once nothing is left that could be refused, to make way in the run folder. Of
+    processes that share the weights (strategy fsdp) only the main one has the trained model in the end.
     """
     check_vocabulary(Predictor(model), corpus)
     config.check_with(model.config)
     facts = identity(model, corpus)
-    checkpoint = _to_go_on_from(run, resume, facts)
     training = Training(model, corpus, config, facts)
+    training.batches()  # refuses a corpus without rows to train on
+    place = placement(config.devices, config.strategy, config.batch_size)
     progress = TrainingProgress(config, quiet or not main_process())
-    with _quiet_lightning(), Stop(terminate=run is not None) as stop:
+    held = nullcontext() if run is None else alone_in(run)
+    with held, _quiet_lightning(), Stop(terminate=run is not None) as stop:
+        checkpoint, steps = _to_go_on_from(run, resume, facts, config, fresh=begin is not None)
         watch = Watch(model, corpus, config, run, stop, progress)
-        trainer = _trainer(config, watch)
+        trainer = _trainer(config, watch, steps, run, place)
+        if begin is not None and main_process():
+            begin()
         try:
             with progress:
                 model.network.train()  # Lightning keeps the mode it finds
                 trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
             training.bring_home()
         finally:
+            watch.close()
+            model.network.embedding.sparse = False
             part()
     model.network.eval()
     if watch.stopped == signal.SIGTERM:
@@ -91,37 +101,43 @@ def fit(
     }
 
 
-def _to_go_on_from(run: Path | None, resume: bool, facts: dict[str, Any]) -> Path | None:
-    """The checkpoint to resume, if that is wanted and there is one."""
+def _to_go_on_from(
+    run: Path | None, resume: bool, facts: dict[str, Any], config: TrainConfig, fresh: bool
+) -> tuple[Path | None, int]:
+    """The checkpoint to resume, if that is wanted and there is one, and the step to train to (-1: until time is up)."""
+    steps = config.steps or -1
     if not resume:
-        if run is not None and main_process() and checkpoints(run):
+        if run is not None and not fresh and main_process() and checkpoints(run):
             last = step_of(checkpoints(run)[0])
             raise InputError(f"{run} holds a run of {last:,} steps; go on with resume=True, or choose another folder")
-        return None
+        return None, steps
     if run is None:
         raise InputError("resume=True without a run folder; give run=, the folder of the run to go on from")
     checkpoint = newest_whole(run, _notice)
     if checkpoint is None:
         _notice(f"no checkpoint in {run}: starting at step 0")
-    else:
-        check_identity(checkpoint, facts)
-        if checkpoint != checkpoints(run)[0]:
-            _notice(f"going on from step {step_of(checkpoint):,}")
-    return checkpoint
+        return None, steps
+    content, done = check_identity(checkpoint, facts), step_of(checkpoint)
+    if checkpoint != checkpoints(run)[0]:
+        _notice(f"going on from step {done:,}")
+    seconds = content["callbacks"]["Watch"]["seconds"]
+    if done >= steps > 0 or (config.minutes is not None and seconds >= 60 * config.minutes):
+        _notice(f"the run has done its {done:,} steps in {seconds / 60:.1f} minutes; for more, give more --steps")
+        return checkpoint, done
+    return checkpoint, steps
 
 
-def _trainer(config: TrainConfig, watch: Watch) -> L.Trainer:
-    place = placement(config.devices, config.strategy, config.batch_size)
+def _trainer(config: TrainConfig, watch: Watch, steps: int, run: Path | None, place: dict[str, Any]) -> L.Trainer:
     place["plugins"].append(AtomicCheckpoints())
     try:
         return L.Trainer(
             accelerator="auto",
             **place,
-            max_steps=config.steps or -1,
+            max_steps=steps,
             max_epochs=-1,
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
-            gradient_clip_val=config.clip,
             logger=False,
+            default_root_dir=run,  # under SLURM Lightning looks for checkpoints of its own there
             callbacks=[watch],
             use_distributed_sampler=False,
             enable_checkpointing=False,
@@ -179,24 +195,27 @@ class Training(L.LightningModule):
                 prefix = "objective.network."
                 self.model.network.load_state_dict({name.removeprefix(prefix): part for name, part in state.items()})
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        # subtle: called after a checkpoint is restored, so that the step it carries reaches the batches.
-        batches = Batches(
+    def batches(self, rank: int = 0, ranks: int = 1) -> Batches:
+        return Batches(
             self.corpus,
             seq_len=self.model.config.seq_len,
             batch_size=self.config.batch_size,
             mask_share=self.config.mask_share,
             seed=self.config.seed,
-            rank=self.trainer.global_rank,
-            ranks=self.trainer.world_size,
+            rank=rank,
+            ranks=ranks,
         )
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        # subtle: called after a checkpoint is restored, so that the step it carries reaches the batches.
+        batches = self.batches(self.trainer.global_rank, self.trainer.world_size)
         stream = _Stream(batches, self.trainer.global_step)
         return DataLoader(stream, batch_size=None, num_workers=self.config.workers, worker_init_fn=only_work)
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         step, seed = self.global_step, self.config.seed
         if self.model.config.dropout:
-            torch.manual_seed(_mix(seed, step, self.global_rank))
+            torch.manual_seed(_mix(seed, step, 1 + self.global_rank))
         for group in self.trainer.optimizers[0].param_groups:
             group.update(lr=self.rate(step), weight_decay=self.config.weight_decay)
         self.last = self.objective(*batch, self.trainer.world_size, _mix(seed, step))
@@ -223,9 +242,11 @@ class Training(L.LightningModule):
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        # A process on its own has sparse gradients by the embeddings it looks up; several add them up as dense ones.
-        self.objective.network.embedding.sparse = self._trainer is None or self.trainer.world_size == 1
-        return RowAdam(self.objective.parameters(), lr=self.config.learning_rate)
+        network, by_row = self.objective.network, list[Any]()
+        if self.config.loss == "sampled":  # a step has a gradient for few rows; for those alone, if it need not be sent
+            network.embedding.sparse = self._trainer is None or self.trainer.world_size == 1
+            by_row = [network.embedding.weight if network.output is None else network.output]
+        return RowAdam(self.objective.parameters(), lr=self.config.learning_rate, by_row=by_row)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[IDENTITY] = self.facts
@@ -295,8 +316,9 @@ class _Stream(IterableDataset[Batch]):
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Keep Lightning's hints about hardware and workers out of what a user reads."""
+    """Keep Lightning's hints about hardware and TensorBoard's failing threads out of what a user reads."""
     import logging
+    import threading
 
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
@@ -304,9 +326,13 @@ def _quiet_lightning() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.ERROR)
+        hook = threading.excepthook
+        # A full disk also fails where we write, and is told there.
+        threading.excepthook = lambda failed: None if isinstance(failed.exc_value, OSError) else hook(failed)
         try:
             yield
         finally:
+            threading.excepthook = hook
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
 

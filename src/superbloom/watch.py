@@ -10,11 +10,12 @@ import lightning as L
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
+from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, ranks
 from superbloom.logs import Log
 from superbloom.model import Model
 from superbloom.predict import Predictor
-from superbloom.processes import Stop, agree
+from superbloom.processes import Stop, agree, main_process
 from superbloom.progress import TrainingProgress
 
 LOG_EVERY = 25  # steps between two lines of the log
@@ -35,7 +36,6 @@ class Watch(L.Callback):
         self.predictor, self.config, self.run, self.stop, self.progress = Predictor(model), config, run, stop, progress
         self.history: list[dict[str, float]] = []
         self.earlier = self.seconds = self.validated = 0.0
-        self.validated_step = -1
         self.stopped = 0  # by which signal
         self.run_log: Log | None = None  # Lightning puts something else into every callback.log
         split = "valid" if len(corpus.rows("valid")) else None
@@ -43,10 +43,14 @@ class Watch(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, training: Any) -> None:
         self.stop.listen()
+        step = trainer.global_step
+        most, least = agree(trainer, step, -step)
+        if most != -least:
+            raise InputError(f"processes go on from steps {-least} to {most}; {self.run} has to be a folder all share")
         self.started = time.monotonic()
         self.validated = self.seconds
-        if self.run is not None and trainer.is_global_zero:
-            self.run_log = Log(self.run, trainer.global_step)
+        if self.run is not None and main_process():
+            self.run_log = Log(self.run, step)
 
     def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, *_: Any) -> None:
         step, limit = trainer.global_step, self.config.minutes
@@ -55,35 +59,29 @@ class Watch(L.Callback):
         tenth_passed = limit is not None and self.seconds - self.validated >= 6 * limit
         all_passed = limit is not None and self.seconds >= 60 * limit
         self.stopped, tenth, over = agree(trainer, self.stop.signal, tenth_passed, all_passed)
-        if step % self.config.valid_every == 0 or tenth:
+        last = over or step == self.config.steps
+        if step % self.config.valid_every == 0 or tenth or last:
             self._validate(trainer, training)
         loss = outputs["loss"].detach()
         if step % LOG_EVERY == 0:
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
             self._log(step, loss=loss.item(), learning_rate=training.rate(step - 1), gradient_norm=training.norm)
-        if self.stopped or step % self.config.save_every == 0:
+        if self.stopped or last or step % self.config.save_every == 0:
             self._save(trainer)
         if self.stopped or over:
             trainer.should_stop = True
         valid = self.history[-1]["recall_at_10"] if self.history else None
         self.progress.update(step, self.seconds, loss.item(), valid)
 
-    def on_train_end(self, trainer: L.Trainer, training: Any) -> None:
-        # What a signal interrupts ends without a validation: the run that goes on from here has none either.
-        if not self.stopped:
-            if self.validated_step != trainer.global_step:  # subtle: the history is the main process's alone
-                self._validate(trainer, training)
-            self._save(trainer)
-
-    def teardown(self, trainer: L.Trainer, training: Any, stage: str) -> None:
+    def close(self) -> None:
         if self.run_log is not None:
             self.run_log.close()
 
     def _validate(self, trainer: L.Trainer, training: Any) -> None:
-        self.validated, self.validated_step = self.seconds, trainer.global_step
+        self.validated = self.seconds
         if self.held_out:
             training.bring_home()
-            if trainer.is_global_zero:
+            if main_process():
                 recall = float((ranks(self.predictor, self.held_out).rank < 10).mean())
                 step = trainer.global_step
                 self.history.append({"step": step, "seconds": round(self.seconds, 1), "recall_at_10": recall})
