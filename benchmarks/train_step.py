@@ -191,7 +191,7 @@ def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
     for axis, name, label in zip(
         axes, ("seconds_per_step", "growth_mb"), ("seconds a step", "MB of memory"), strict=True
     ):
@@ -202,7 +202,7 @@ def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
                 axis.plot(*zip(*sorted(points), strict=True), label=KINDS[kind], **style)
         axis.set(xscale="log", yscale="log", xlabel="ids in the catalogue", ylabel=label)
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, dpi=130)
 
 

@@ -5,15 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from launch import finish, start, start_together
 from safetensors.torch import load_file
 
 from superbloom.checkpoints import checkpoints, step_of
+from superbloom.config import ModelConfig, TrainConfig
+from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.logs import LOG
+from superbloom.model import Model
 from superbloom.processes import main_process, placement
+from superbloom.train import Training
 from superbloom.watch import Watch
 
 COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--save-every", 25)
@@ -86,6 +91,26 @@ def test_embeddings_that_are_only_looked_up_are_trained_alike(ring_corpus, tmp_p
         few = ("--batch-size", 4, "--samples", 20, "--steps", 30, *options)
         finish(folder, *start_together(folder, count, *COMMAND, *SMALL, *few))
     assert_same_training(*folders)
+
+
+@pytest.mark.parametrize("softmax", ["per-hash", "joint"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_gradient_does_not_depend_on_how_the_batch_is_shared(softmax, ranks):
+    """Rows of unequal length, so that parts have unequal numbers of targets and of padding."""
+    rng = np.random.default_rng(0)
+    corpus = Corpus.from_sequences([[f"name {i}" for i in rng.integers(0, 50, rng.integers(2, 30))] for _ in range(99)])
+    torch.manual_seed(0)
+    model = Model.create(ModelConfig(num_ids=corpus.num_ids, alpha=2, dim=16, softmax=softmax), corpus.vocab)
+    training = Training(model, corpus, TrainConfig(steps=1, batch_size=12))
+
+    def loss_and_gradient(parts: int) -> list[torch.Tensor]:
+        model.network.zero_grad()
+        losses = [training.objective(*training.batches(rank, parts)[3], parts, 0) / parts for rank in range(parts)]
+        sum(losses).backward()
+        return [sum(losses).detach(), *(parameter.grad.clone() for parameter in model.network.parameters())]
+
+    for ours, theirs in zip(loss_and_gradient(ranks), loss_and_gradient(1), strict=True):
+        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
 def write_shares() -> None:
