@@ -221,7 +221,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(folder: Path, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", DRIVER, json.dumps(job(*arguments, **options))]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background are told to ignore Ctrl-C, and so would this be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> Done:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from superbloom.errors import InputError
 
@@ -62,7 +62,7 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
     return {"devices": here, "num_nodes": nodes, "strategy": chosen, "plugins": plugins}
 
 
-_held: set[Path] = set()
+_held: dict[Path, IO[str]] = {}  # locks of this process
 
 
 @contextmanager
@@ -77,11 +77,11 @@ def alone_in(run: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"another process is training in {run}; wait for it, or choose another --out") from None
-        _held.add(run)
+        _held[run] = file
         try:
             yield
         finally:
-            _held.discard(run)
+            _held.pop(run, None)
 
 
 def agree(trainer: L.Trainer, *values: int) -> list[int]:
@@ -140,6 +140,8 @@ class Stop:
 
 
 def only_work(_: int = 0) -> None:
-    """For processes that make batches: what stops training is not theirs to handle."""
+    """For processes that make batches: what stops training is not theirs to handle, nor its run folder to hold."""
+    for file in _held.values():
+        file.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
