@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from peers.measuring import highest, resident
 from record import report, surroundings
-from train_step import Log, resident
+from train_step import Log, time_steps
 
 from superbloom.config import PRESETS, ModelConfig
 from superbloom.memory import PER_PARAMETER, num_parameters
@@ -60,16 +59,8 @@ def measure(batch: int, steps: int) -> dict[str, float]:
     model = Model(Network(config), bloom, nothing, bloom, nothing)  # type: ignore[arg-type]
     training = Training(model, log, TrainConfig(steps=1))
     optimizer = training.configure_optimizers()
-    seconds = []
-    for step in range(steps):
-        some, start = batches[step], time.perf_counter()
-        training.objective(*some, 1, step).backward()
-        training.configure_gradient_clipping(optimizer)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    return {"batch": batch, "seconds": sorted(seconds[1:])[(steps - 1) // 2], "growth_mb": peak - before}
+    seconds = sum(time_steps(training, optimizer, training.objective, batches, steps))
+    return {"batch": batch, "seconds": seconds, "growth_mb": highest() - before}
 
 
 def plan(accelerators: int, found: dict[str, Any]) -> dict[str, float]:

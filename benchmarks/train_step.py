@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -19,12 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peers.measuring import WARM_UP, highest, limit_memory, resident
+
 HERE = Path(__file__).parent
 DIM, LAYERS, HEADS, LENGTH, BATCH, MASK = 128, 2, 4, 32, 128, 0.15
 ITEMS = (10_000, 100_000, 1_000_000, 5_300_000)
 MOST_TOKENS = 200_000
 NEGATIVES = 131_072
-WARM_UP = 2
 KINDS = {
     "superbloom": "Superbloom, α=20 or more",
     "superbloom-50": "Superbloom, α=50 or more",
@@ -96,19 +96,8 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
     if kind == "sampled-dense":
         model.network.embedding.sparse = False
     model.network.train()
-    parts = []
-    for step in range(steps):
-        batch, marks = batches[step], [time.perf_counter()]
-        loss = _plain_loss(model, batch) if kind == "plain" else training.objective(*batch, 1, step)
-        marks.append(time.perf_counter())
-        loss.backward()
-        marks.append(time.perf_counter())
-        training.configure_gradient_clipping(optimizer)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        marks.append(time.perf_counter())
-        parts.append([after - earlier for earlier, after in itertools.pairwise(marks)])
-    middle = [statistics.median(part) for part in zip(*parts[WARM_UP:], strict=True)]
+    objective = (lambda *batch: _plain_loss(model, batch)) if kind == "plain" else training.objective
+    middle = time_steps(training, optimizer, objective, batches, steps)
     return {
         "items": items,
         "alpha": alpha,
@@ -118,24 +107,37 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
         "backward": middle[1],
         "optimizer": middle[2],
         "before_mb": before,
-        "growth_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before,
+        "growth_mb": highest() - before,
     }
+
+
+def time_steps(training: Any, optimizer: Any, objective: Any, batches: Any, steps: int) -> list[float]:
+    """Median seconds of forward and loss, of backward, and of clipping and Adam; the making of batches is not timed."""
+    parts = []
+    for step in range(steps):
+        batch, marks = batches[step], [time.perf_counter()]
+        loss = objective(*batch, 1, step)
+        marks.append(time.perf_counter())
+        loss.backward()
+        marks.append(time.perf_counter())
+        training.configure_gradient_clipping(optimizer)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        marks.append(time.perf_counter())
+        parts.append([after - earlier for earlier, after in itertools.pairwise(marks)])
+    return [statistics.median(part) for part in zip(*parts[WARM_UP:], strict=True)]
 
 
 def _plain_loss(model: Any, batch: Any) -> Any:
     """What most libraries do: all logits at once, and torch's cross-entropy."""
     import torch.nn.functional as F
 
-    chosen = batch.targets >= 0
-    y = model.encode(batch.ids, batch.places)[chosen].squeeze(1)
+    ids, places, targets, *_ = batch
+    chosen = targets >= 0
+    y = model.encode(ids, places)[chosen].squeeze(1)
     network = model.network
     logits = F.linear(y, network.embedding.weight[: model.config.num_ids], network.bias)
-    return F.cross_entropy(logits, model.bloom.buckets(batch.targets[chosen]).squeeze(1))
-
-
-def resident() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024 / 1e6
+    return F.cross_entropy(logits, model.bloom.buckets(targets[chosen]).squeeze(1))
 
 
 def run(kind: str, items: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -158,8 +160,7 @@ def run(kind: str, items: int, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def one(given: argparse.Namespace) -> None:
-    limit = int(given.memory * 1e9)  # beyond it allocations fail, before the system ends processes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    limit_memory(given.memory)
     try:
         print(json.dumps(measure(given.one, given.items[0], given.steps, given.threads)))
     except (RuntimeError, ValueError, MemoryError) as error:

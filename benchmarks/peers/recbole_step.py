@@ -17,57 +17,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import itertools
-import json
-import resource
 import statistics
 import sys
 import tempfile
-import threading
 import time
-import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from measuring import WARM_UP, Memory, highest, main, random_items
 from recbole.config import Config
 from recbole.data.dataloader import TrainDataLoader
 from recbole.data.dataset import SequentialDataset
 from recbole.model.sequential_recommender import BERT4Rec
 from recbole.utils import get_trainer, init_seed
-
-SECONDS = 0.02  # between two looks at the memory
-WARM_UP = 2  # steps that are not counted
-
-
-class Memory(threading.Thread):
-    """Watches the resident memory, in MB, from start() on."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.before = self.peak = self.highest = 0.0
-
-    def start(self) -> None:
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # what making the log has freed must not hide what the model takes
-        self.before = self.peak = resident()
-        self.highest = highest()
-        super().start()
-
-    def run(self) -> None:
-        while True:
-            self.peak = max(self.peak, resident())
-            time.sleep(SECONDS)
-
-    def growth(self) -> float:
-        """Looks can miss the peak; the system does not, but its peak counts only if it came after the start."""
-        peak = highest()
-        return (peak if peak > self.highest else self.peak) - self.before
 
 
 class TimedLoader(TrainDataLoader):
@@ -89,29 +55,9 @@ class TimedLoader(TrainDataLoader):
             self.seconds.append(time.perf_counter() - start)
 
 
-def resident() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024 / 1e6
-
-
-def highest() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def limit_memory(gigabytes: float | None) -> None:
-    """Beyond it allocations fail; without a figure it is what the machine has free."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
-    limit = int(gigabytes * 1e9) if gigabytes else free
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
 def write_log(folder: Path, num_items: int, length: int, users: int) -> None:
     """A user's `length` items and the next one on a line; RecBole wants a second and a third file beside the first."""
-    rng = np.random.default_rng(0)
-    users = max(users, -(-num_items // length))
-    items = np.concatenate([rng.permutation(num_items) for _ in range(-(-users * length // num_items))])
-    rows = items[: users * length].reshape(users, length).tolist()
+    rows = random_items(num_items, length, users).tolist()
     lines = [f"{user}\t{' '.join(map(str, row))}\t{row[0]}\n" for user, row in enumerate(rows)]
     folder.mkdir()
     for part, some in (("train", lines), ("valid", lines[:1]), ("test", lines[:1])):
@@ -144,6 +90,12 @@ def configuration(given: argparse.Namespace) -> Config:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
+    # RecBole writes folders of its own where it runs.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        return measure_here(given)
+
+
+def measure_here(given: argparse.Namespace) -> dict[str, Any]:
     write_log(Path("random"), given.items, given.length, given.batch * given.steps)
     config = configuration(given)
     init_seed(config["seed"], config["reproducibility"])
@@ -173,37 +125,5 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--items", type=int, default=100_000)
-    options.add_argument("--dim", type=int, default=128)
-    options.add_argument("--layers", type=int, default=2)
-    options.add_argument("--heads", type=int, default=4)
-    options.add_argument("--length", type=int, default=32)
-    options.add_argument("--batch", type=int, default=128)
-    options.add_argument("--mask", type=float, default=0.15)
-    options.add_argument("--steps", type=int, default=10, help=f"more than {WARM_UP}, which are not counted")
-    options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--memory", type=float, help="GB it may take; what is free, if not given")
-    options.add_argument("--json", action="store_true", help="only the JSON line, nothing for people on stderr")
-    given = options.parse_args()
-    if given.steps <= WARM_UP:
-        options.error(f"--steps must be more than {WARM_UP}")
-    warnings.simplefilter("ignore")
-    limit_memory(given.memory)
-    try:
-        # RecBole writes folders of its own where it runs.
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
-            figures = measure(given)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise
-        sys.exit(f"error: out of memory with {given.items:,} items: {str(error).splitlines()[0]}")
-    if not given.json:
-        text = "{library}, {items:,} items: {seconds_per_step:.3f} s a step, {growth_mb:,.0f} MB above the log"
-        print(text.format(**figures), file=sys.stderr)
-    print(json.dumps(figures))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, measure)

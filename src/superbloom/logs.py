@@ -12,7 +12,7 @@ from pathlib import Path
 
 from superbloom.folder import write_atomically
 
-LOG = "log.csv"
+LOG, PICTURES = "log.csv", "tensorboard"
 COLUMNS = ("step", "loss", "learning_rate", "gradient_norm", "valid_recall_at_10", "seconds")
 
 
@@ -28,7 +28,7 @@ class Log:
         self._file = path.open("a", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
         # TensorBoard hides what earlier files of the folder hold from this step on.
-        self._pictures = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._pictures = SummaryWriter(str(run / PICTURES), purge_step=step + 1)
 
     def write(self, step: int, seconds: float, **figures: float) -> None:
         self._rows.writerow({"step": step, "seconds": round(seconds, 3), **figures})

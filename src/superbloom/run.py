@@ -15,6 +15,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
+from superbloom.logs import LOG, PICTURES
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 from superbloom.prepare.files import open_lines
@@ -23,7 +24,7 @@ from superbloom.progress import counting
 from superbloom.report import plot_deciles
 
 RUN_FILE = "run.json"
-RUN_PARTS = ("log.csv", "tensorboard")
+RUN_PARTS = (LOG, PICTURES)
 PLACE = ("devices", "strategy", "workers")
 MATES_SHOWN = 8
 

@@ -193,7 +193,7 @@ class Training(L.LightningModule):
             state = self.trainer.strategy.lightning_module_state_dict()
             if main_process():
                 prefix = "objective.network."
-                self.model.network.load_state_dict({name.removeprefix(prefix): part for name, part in state.items()})
+                self.model.network.load_state_dict({name.removeprefix(prefix): value for name, value in state.items()})
 
     def batches(self, rank: int = 0, ranks: int = 1) -> Batches:
         return Batches(
