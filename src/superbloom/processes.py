@@ -68,7 +68,7 @@ _held: dict[Path, IO[str]] = {}  # locks of this process
 @contextmanager
 def alone_in(run: Path) -> Iterator[None]:
     """Keep other trainings out of a run folder; whatever ends this process, it is free again."""
-    if run in _held or not main_process():
+    if not main_process():
         yield
         return
     run.mkdir(parents=True, exist_ok=True)
