@@ -33,10 +33,21 @@ def sizes(draw):
     return num_ids, num_hashes, alpha
 
 
-@given(sizes(), st.integers(0, 3))
-def test_every_allowed_size_is_balanced_and_invertible(size, seed):
+@given(sizes(), st.integers(0, 3), st.booleans())
+def test_every_allowed_size_is_balanced_and_invertible(size, seed, spread):
     num_ids, num_hashes, alpha = size
-    assert_sound(BloomHash.random(num_ids, num_hashes, alpha, seed=seed))
+    assert_sound(BloomHash.random(num_ids, num_hashes, alpha, seed=seed, spread=spread))
+
+
+@pytest.mark.parametrize(("num_ids", "alpha"), [(10_000, 10), (10_001, 10), (5_003, 50), (301, 2)])
+def test_spread_ids_of_like_frequency_never_share_a_bucket(num_ids, alpha):
+    bloom = BloomHash.random(num_ids, 2, alpha, seed=1, spread=True)
+    assert_sound(bloom)
+    for start in range(0, num_ids, bloom.num_buckets):
+        like = bloom.buckets(torch.arange(start, min(start + bloom.num_buckets, num_ids))).numpy()
+        assert all(len(np.unique(column)) == len(like) for column in like.T)
+    plain = BloomHash.random(num_ids, 2, alpha, seed=1).buckets(torch.arange(bloom.num_buckets)).numpy()
+    assert len(np.unique(plain[:, 0])) < bloom.num_buckets, "this one is not spread"
 
 
 @given(st.integers(1, 10**7), st.integers(1, 4))

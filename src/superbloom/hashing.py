@@ -1,8 +1,9 @@
 """Bloom digests of ids (Sec. 2.1, 3.2).
 
 Hash j is a seeded random permutation of the ids cut into num_buckets runs of (almost) alpha ids; a run is
-a bucket. An id is read and predicted as its digest: m tokens, one per hash. No two ids share a digest, so a
-digest names its id. The tables and their inverses are kept, not recomputed:
+a bucket. Or, spread, every num_buckets consecutive ids fall into different buckets: ids are numbered by frequency, so
+that frequent ones share buckets with rare ones only. An id is read and predicted as its digest: m tokens, one per hash.
+No two ids share a digest, so a digest names its id. The tables and their inverses are kept, not recomputed:
 
     table (num_ids, m)      bucket of each id under each hash
     order (m, num_ids)      ids sorted by bucket, then by id: the inverse look-up of Sec. 2.5
@@ -72,19 +73,35 @@ class BloomHash:
 
     @classmethod
     def random(
-        cls, num_ids: int, num_hashes: int = 2, alpha: int = 20, seed: int = 0, num_special: int = len(Special)
+        cls,
+        num_ids: int,
+        num_hashes: int = 2,
+        alpha: int = 20,
+        seed: int = 0,
+        num_special: int = len(Special),
+        spread: bool = False,
     ) -> BloomHash:
-        """Draw num_hashes hash functions; alpha=1 with one hash is the plain, unhashed vocabulary."""
+        """Draw num_hashes hash functions; alpha=1 with one hash is the plain, unhashed vocabulary.
+
+        >>> bloom = BloomHash.random(num_ids=12, num_hashes=2, alpha=3, spread=True)
+        >>> bloom.buckets(range(4)).T.sort().values.tolist()     # the four most frequent of twelve ids, four buckets
+        [[0, 1, 2, 3], [0, 1, 2, 3]]
+        """
         check_sizes(num_ids, num_hashes, alpha)
         buckets = -(-num_ids // alpha)
         rng = np.random.default_rng([seed, num_ids, num_hashes, alpha])
         # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
         runs = (np.arange(num_ids, dtype=np.int64) * buckets // num_ids).astype(np.int32)
+        stratum = np.arange(num_ids, dtype=np.int32) // (buckets if spread else num_ids)
         table = np.empty((num_ids, num_hashes), dtype=np.int32)
         for j in range(num_hashes):
-            table[rng.permutation(num_ids), j] = runs
-        if not _repair(table, buckets, rng):
-            table = _regular_table(num_ids, num_hashes, buckets, rng)
+            if spread:
+                for start in range(0, num_ids, buckets):
+                    table[start : start + buckets, j] = rng.permutation(buckets)[: num_ids - start]
+            else:
+                table[rng.permutation(num_ids), j] = runs
+        if not _repair(table, stratum, buckets, rng):
+            table = _regular_table(num_ids, num_hashes, buckets, rng, spread)
         return cls.from_table(torch.from_numpy(table), buckets, alpha, num_special)
 
     @classmethod
@@ -230,43 +247,57 @@ def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
         )
 
 
-def _repair(table: np.ndarray, num_buckets: int, rng: np.random.Generator) -> bool:
+def _repair(table: np.ndarray, stratum: np.ndarray, num_buckets: int, rng: np.random.Generator) -> bool:
     """Remove complete collisions in place by trading last buckets with random partners; False if it gives up.
 
-    Trading keeps every bucket's size. Each round shuffles the offenders among as many random ids.
+    Trading keeps every bucket's size, and within a stratum its spread. Each round shuffles the offenders among as many
+    random ids.
     """
-    num_ids = len(table)
     for _ in range(REPAIR_ROUNDS):
         offenders = _complete_collisions(table, num_buckets)
         if not len(offenders):
             return True
-        partners = rng.integers(num_ids, size=len(offenders) + 1)
-        traders = np.union1d(offenders, partners)
-        table[traders, -1] = rng.permutation(table[traders, -1])
+        partners = _partners(stratum, offenders, rng)
+        traders = np.union1d(offenders, partners)  # ascending, so stratum by stratum
+        shuffled = traders[np.lexsort((rng.random(len(traders)), stratum[traders]))]
+        table[traders, -1] = table[shuffled, -1]
     return False
 
 
+def _partners(stratum: np.ndarray, offenders: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random id of each offender's stratum, and one more of the last one's."""
+    strata = stratum[np.append(offenders, offenders[-1])]
+    first, end = (np.searchsorted(stratum, strata, side) for side in ("left", "right"))
+    return rng.integers(first, end)
+
+
 def _complete_collisions(table: np.ndarray, num_buckets: int) -> np.ndarray:
-    """All ids but one of each group that shares its whole digest."""
+    """All ids that share their whole digest with another."""
     codes = np.zeros(len(table), dtype=np.uint64)
     for column in table.T:  # wraps around for very many digests: equal digests still have equal codes
         codes = codes * np.uint64(num_buckets) + column.astype(np.uint64)
     by_code = np.argsort(codes, kind="stable")
     repeated = codes[by_code[1:]] == codes[by_code[:-1]]
-    return by_code[1:][repeated]
+    # subtle: both ids of a pair, since one may be alone in its stratum and have nobody to trade with.
+    return by_code[np.append(repeated, False) | np.append(False, repeated)]
 
 
-def _regular_table(num_ids: int, num_hashes: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
+def _regular_table(
+    num_ids: int, num_hashes: int, num_buckets: int, rng: np.random.Generator, spread: bool
+) -> np.ndarray:
     """Balanced hashes without complete collisions for any num_ids <= num_buckets ** num_hashes.
 
     The r-th id of bucket b of hash 0 goes to bucket b + digit_j(r) of hash j, digits in base num_buckets:
-    equal digests would need equal b and equal r. Buckets are then renamed at random. Used when the digests
-    are so nearly all taken that random repair cannot end.
+    equal digests would need equal b and equal r. Buckets are then renamed at random. Spread, ids are given out by r:
+    those of one r are in different buckets of every hash. Used when the digests are so nearly all taken that random
+    repair cannot end.
     """
     position = np.arange(num_ids, dtype=np.int64)
     first = position * num_buckets // num_ids
     rank = position - -(-first * num_ids // num_buckets)
     ids = rng.permutation(num_ids)
+    if spread:
+        ids = np.argsort(np.lexsort((ids, rank)))
     table = np.empty((num_ids, num_hashes), dtype=np.int32)
     table[ids, 0] = rng.permutation(num_buckets)[first]
     for j in range(1, num_hashes):
