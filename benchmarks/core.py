@@ -33,14 +33,17 @@ def main() -> None:
     corpus = bundled_corpus()
     train = TrainConfig(steps=1)
     model = Model.create(ModelConfig(num_ids=corpus.num_ids), corpus.vocab)
-    batches = Batches(corpus, seq_len=32, batch_size=train.batch_size, mask_share=train.mask_share, seed=0)
+    batches = Batches(
+        corpus, seq_len=32, batch_size=train.batch_size, mask_share=train.mask_share, seed=0, perturb=False
+    )
     training = Training(model, corpus, train)
-    optimizer = torch.optim.AdamW(model.network.parameters(), fused=True)
+    optimizer = training.configure_optimizers()
 
     def step(number: int) -> None:
         batch = batches[number]
         chosen = batch.targets >= 0
-        training.loss(model.encode(batch.ids, batch.places)[chosen], batch.targets[chosen]).backward()
+        y = model.encode(batch.ids, batch.places)
+        training.objective.loss(y[chosen], batch.targets[chosen], seed=0).backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -57,7 +57,7 @@ def measure(batch: int, steps: int) -> dict[str, float]:
     before, nothing = resident(), None
     torch.manual_seed(0)
     model = Model(Network(config), bloom, nothing, bloom, nothing)  # type: ignore[arg-type]
-    training = Training(model, log, TrainConfig(steps=1))
+    training = Training(model, log, TrainConfig(steps=1, average=0.0))
     optimizer = training.configure_optimizers()
     seconds = sum(time_steps(training, optimizer, training.objective, batches, steps))
     return {"batch": batch, "seconds": seconds, "growth_mb": highest() - before}

@@ -178,9 +178,9 @@ def test_shapes_without_storage(shape):
     m, buckets = config.num_hashes, config.output_buckets
     with torch.device("meta"):
         network = Network(config).eval()
-        tokens, places = torch.zeros(5, 7, m, dtype=torch.long), torch.zeros(5, 2, dtype=torch.long)
+        tokens, where, places = (torch.zeros(5, *size, dtype=torch.long) for size in ((7, m), (7,), (2,)))
     # subtle: whether there is padding is asked of its values, so it alone lies on the CPU
-    y = network.encode(tokens, torch.zeros(5, 7, dtype=torch.bool), places)
+    y = network.encode(tokens, where, torch.zeros(5, 7, dtype=torch.bool), places, places)
     assert (y.shape, y.is_meta) == ((5, 2, m, 48), True)
     y = y.flatten(0, 1)
     assert network.log_probs(y).shape == (10, m, buckets)

@@ -57,7 +57,22 @@ def test_a_layer_equals_torchs_own_with_the_same_weights(norm):
     assert torch.allclose(found[~padding], expected[~padding], atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "post", "transform": True}, {"positions": True}, {"layers": 1}])
+PAPER = {"inputs": "tokens", "mask_as": "element", "distance": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        PAPER | {"norm": "post", "transform": True},
+        {"positions": True},
+        PAPER | {"positions": True},
+        {"layers": 1},
+        {"mask_as": "element"},
+        {"inputs": "tokens"},
+    ],
+    ids=str,
+)
 def test_the_last_layer_at_some_places_equals_all_places(options):
     model = small(**options)
     ids = torch.tensor([[3, 7, Special.MASK, 9], [1, Special.MASK, 5, Special.PAD]])
@@ -67,21 +82,67 @@ def test_the_last_layer_at_some_places_equals_all_places(options):
     assert torch.allclose(some[1, 0], everywhere[1, 1], atol=1e-5)
 
 
-def test_without_positions_permuting_the_input_permutes_the_output():
-    model = small()
+@pytest.mark.parametrize("options", [PAPER, {"distance": False}], ids=str)
+def test_without_positions_permuting_the_input_permutes_the_output(options):
+    model = small(**options)
     ids = torch.tensor([[4, 8, 15, 16, 23, Special.MASK]])
     order = torch.tensor([5, 2, 0, 4, 1, 3])
     everywhere = torch.arange(6)[None]
     assert torch.allclose(model.encode(ids, everywhere)[:, order], model.encode(ids[:, order], everywhere), atol=1e-5)
 
 
-def test_with_positions_order_matters_and_the_tokens_of_an_element_share_one():
-    model = small(positions=True)
+@pytest.mark.parametrize("options", [{"positions": True, "distance": False}, PAPER | {"positions": True}, {}], ids=str)
+def test_with_positions_or_distance_order_matters(options):
+    model = small(**options)
     places = torch.tensor([[2]])
     one = model.encode(torch.tensor([[4, 8, Special.MASK]]), places)
     other = model.encode(torch.tensor([[8, 4, Special.MASK]]), places)
     assert not torch.allclose(one, other, atol=1e-3)
-    assert model.network.position.weight.shape == (8, 16)
+    if model.network.position is not None:  # the tokens of an element share one
+        assert model.network.position.weight.shape == (8, 16)
+
+
+@pytest.mark.parametrize("mask_as", ["question", "element"])
+def test_distance_alone_counts_wherever_a_segment_lies(mask_as):
+    """The same neighbours, one place further on: the same answer; mirrored: another."""
+    model = small(mask_as=mask_as)
+    here = model.encode(torch.tensor([[4, Special.MASK, 8, 9]]), torch.tensor([[1]]))
+    mirrored = model.encode(torch.tensor([[9, 8, Special.MASK, 4]]), torch.tensor([[2]]))
+    assert not torch.allclose(here, mirrored, atol=1e-3)
+    if mask_as == "question":  # a second mask is no element, and shifts the others
+        shifted = model.encode(torch.tensor([[Special.MASK, 4, Special.MASK, 8, 9]]), torch.tensor([[2]]))
+        assert torch.allclose(here, shifted, atol=1e-5)
+
+
+def test_a_head_attends_by_distance_as_its_table_says():
+    """With a table that allows only the element right before, the others have no say."""
+    model = small(layers=1)
+    table = model.network.layers[0].distance
+    with torch.no_grad():
+        table.fill_(-torch.inf)
+        table[:, 8 - 1] = 0.0
+    place = torch.tensor([[2]])
+    one = model.encode(torch.tensor([[4, 8, Special.MASK, 9]]), place)
+    assert torch.allclose(one, model.encode(torch.tensor([[5, 8, Special.MASK, 7]]), place), atol=1e-6)
+    assert not torch.allclose(one, model.encode(torch.tensor([[4, 7, Special.MASK, 9]]), place), atol=1e-3)
+
+
+def test_a_lone_mask_has_an_answer():
+    log_probs = small().log_probs(torch.tensor([[Special.MASK]]), torch.tensor([[0]]))
+    assert torch.isfinite(log_probs).all()
+
+
+def test_ids_are_read_as_the_sum_of_their_tokens():
+    """Moving a vector from one token of an id to its other changes nothing that is read."""
+    model = small(layers=1, tied=False)
+    first, second = model.bloom.digest(7).tolist()
+    ids, places = torch.tensor([[7, Special.MASK]]), torch.tensor([[1]])
+    before = model.encode(ids, places)
+    with torch.no_grad():
+        shift = torch.randn(16)
+        model.network.embedding.weight[first] += shift
+        model.network.embedding.weight[second] -= shift
+    assert torch.allclose(before, model.encode(ids, places), atol=1e-5)
 
 
 def test_padding_changes_nothing():
@@ -131,6 +192,12 @@ def test_the_superbloom_row_fits_if_it_had_200k_tokens():
         ({"dropout": 1.0}, "dropout=1.0: from 0 to below 1 is allowed"),
         ({"norm": "middle"}, "norm='middle': 'pre' or 'post' is allowed"),
         ({"softmax": "none"}, "softmax='none': 'per-hash' or 'joint' is allowed"),
+        ({"inputs": "letters"}, "inputs='letters': 'sum' or 'tokens' is allowed"),
+        ({"mask_as": 1}, "mask_as=1: 'question' or 'element' is allowed"),
+        (
+            {"spread": 1, "distance": "far"},
+            "spread=1: True or False is allowed; distance='far': True or False is allowed",
+        ),
         ({"num_special": 3}, "num_special=3: 4 or more is allowed"),
         (
             {"hash_seed": 0.5, "tied": "yes"},

@@ -78,3 +78,32 @@ def test_clipping_counts_sparse_gradients_as_dense_ones(largest):
         assert torch.allclose(mine, yours)
     clipped = torch.cat([part.flatten() for part in ours]).norm().item()
     assert clipped == pytest.approx(min(one, largest), rel=1e-4)
+
+
+def test_the_average_is_the_running_mean_of_the_weights():
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(5, 3))
+    optimizer = RowAdam([weight], lr=0.1, average=0.6)
+    expected = None
+    for step in range(1, 30):
+        weight.grad = torch.randn(5, 3)
+        optimizer.step()
+        share = max(0.4, 10 / (10 + step))
+        expected = weight.detach().clone() if expected is None else expected.lerp(weight.detach(), share)
+    assert share == 0.4
+    current = weight.detach().clone()
+    with optimizer.averaged():
+        assert torch.allclose(weight, expected, atol=1e-6)
+        assert not torch.allclose(weight, current, atol=1e-2)
+    assert torch.equal(weight, current)
+
+
+def test_without_an_average_there_is_nothing_to_exchange():
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = RowAdam([weight], lr=0.1)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    current = weight.detach().clone()
+    optimizer.exchange()
+    assert torch.equal(weight, current)
+    assert set(optimizer.state[weight]) == {"step", "exp_avg", "exp_avg_sq"}

@@ -56,6 +56,7 @@ def good(tmp_path_factory) -> Path:
         {},
         {"tied": False},
         {"positions": True, "layers": 2},
+        {"inputs": "tokens", "mask_as": "element", "distance": False, "spread": False},
         {"norm": "post", "transform": True, "output_bias": False},
         {"num_hashes": 3, "alpha": 3, "softmax": "joint"},
     ],

@@ -1,6 +1,7 @@
 """Training learns what there is to learn, and says what it cannot do."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ import torch
 from superbloom import Corpus, Superbloom
 from superbloom.config import TrainConfig
 from superbloom.errors import InputError
-from superbloom.evaluate import evaluate
+from superbloom.evaluate import HeldOut, evaluate, ranks
 from superbloom.model import Model
+from superbloom.predict import Predictor
+from superbloom.prior import Prior
 from superbloom.train import fit
 
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
@@ -30,6 +33,7 @@ def assert_equal_weights(one: Superbloom, other: Superbloom) -> None:
     [
         {},
         {"norm": "post", "transform": True, "softmax": "joint"},
+        {"inputs": "tokens", "mask_as": "element", "distance": False},
         {"positions": True, "tied": False, "dropout": 0.1},
         {"num_hashes": 1, "alpha": 1},
         {"num_hashes": 3, "alpha": 3},
@@ -84,6 +88,19 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(ring_corpus
     assert not torch.equal(weights(one)["embedding.weight"], weights(third)["embedding.weight"])
 
 
+def test_the_model_is_the_average_of_the_steps(ring_corpus):
+    """One step is its own average; after several, answers are those of the average, validated as such."""
+    for steps in (1, 8):
+        one, other = (Superbloom(**SMALL).fit(ring_corpus, steps=steps, average=a, **FAST) for a in (0.0, 0.9))
+        alike = torch.equal(weights(one)["embedding.weight"], weights(other)["embedding.weight"])
+        assert alike == (steps == 1)
+    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=1000)
+    counts = torch.from_numpy(ring_corpus.id_counts("train"))
+    prior = Prior.untuned(counts, other.model.target_bloom)
+    rank = ranks(Predictor(replace(other.model, prior=prior)), held_out).rank
+    assert other.metrics["history"][-1]["recall_at_10"] == float((rank < 10).mean())
+
+
 def test_dropout_is_on_from_the_first_step(ring_corpus):
     """One step with and without dropout from the same start gives other weights."""
     one, other = (Superbloom(**SMALL, dropout=rate).fit(ring_corpus, steps=1, **FAST) for rate in (0.0, 0.5))
@@ -106,6 +123,8 @@ def test_minutes_end_training(ring_corpus):
         ({"steps": 0}, "steps=0: 1 or more"),
         ({"steps": 1, "batch_size": 0}, "batch_size=0: 1 or more"),
         ({"steps": 1, "mask_share": 1.5}, "mask_share=1.5: between 0 and 1"),
+        ({"steps": 1, "average": 1.0}, "average=1.0: from 0 to below 1 is allowed"),
+        ({"steps": 1, "start": "warm"}, "start='warm': 'co-occurrence' or 'random' is allowed"),
         ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),
         ({"steps": 1, "learning_rate": 0}, "learning_rate=0: more than 0"),
         ({"steps": 1, "seed": -1}, "seed=-1: 0 to 2"),
@@ -178,7 +197,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
 def test_recall_by_hand(ring_corpus):
     """A model that knows nothing but frequencies answers as popularity does."""
     superbloom = Superbloom(num_hashes=1, alpha=1, dim=16, heads=2).fit(
-        ring_corpus, steps=1, **FAST | {"learning_rate": 1e-9}
+        ring_corpus, steps=1, start="random", **FAST | {"learning_rate": 1e-9}
     )
     figures = evaluate(superbloom.predictor, ring_corpus)
     assert figures["recall"]["10"]["value"] == pytest.approx(

@@ -87,7 +87,7 @@ class Superbloom:
         """
         import torch
 
-        from superbloom.train import fit, start_from_frequencies
+        from superbloom.train import fit
 
         config = train_config(**self.train_options | options)
         shape = self.config_for(corpus)
@@ -95,7 +95,6 @@ class Superbloom:
         torch.manual_seed(config.seed)
         with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
             model = Model.create(shape, corpus.vocab, corpus.target_vocab)
-        start_from_frequencies(model, corpus)
         folder = None if run is None else Path(run)
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin)
         # Of several processes, the main one has the model as it is to be used and saved.

@@ -36,7 +36,10 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The stream of training batches of a corpus; rank r of several takes the r-th part of each."""
+    """The stream of training batches of a corpus; rank r of several takes the r-th part of each.
+
+    Without perturb every chosen element is masked, none is replaced or left.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Batches:
         batch_size: int,
         mask_share: float,
         seed: int,
+        perturb: bool = True,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -58,6 +62,7 @@ class Batches:
         if batch_size % ranks:
             raise InputError(f"batch_size={batch_size} does not divide among {ranks} processes; choose a multiple")
         self.corpus, self.seq_len, self.mask_share, self.seed = corpus, seq_len, mask_share, seed
+        self.masked = MASKED if perturb else 1.0
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
         # One draw for the segment, then for each element: whether it is masked, how, and by what.
@@ -83,7 +88,7 @@ class Batches:
         replacement = (what * self.corpus.num_ids).astype(np.int32)
         current = np.take_along_axis(ids, places, 1)
         perturbed = np.where(
-            how < MASKED, np.int32(Special.MASK), np.where(how < MASKED + REPLACED, replacement, current)
+            how < self.masked, np.int32(Special.MASK), np.where(how < MASKED + REPLACED, replacement, current)
         )
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]

@@ -29,6 +29,7 @@ class ModelConfig:
     num_hashes: int = option(2, "hash functions m: tokens per id")
     alpha: int = option(4, "ids that share a bucket; 1 is no hashing")
     hash_seed: int = option(0, "seed of the hash functions")
+    spread: bool = option(True, "keep frequent ids out of each other's buckets; without, hashes are fully random")
     # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
     num_special: int = option(4, "special ids, each with m tokens of its own")
     dim: int = option(128, "width d of the embeddings")
@@ -38,7 +39,12 @@ class ModelConfig:
     seq_len: int = option(32, "longest segment n")
     dropout: float = option(0.0, "dropout in training")
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
-    positions: bool = option(False, "learn a position per element; without, a segment is a set")
+    inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
+    mask_as: Literal["question", "element"] = option(
+        "question", "a [MASK] is asked of the last layer only, or is an element in all of them as in BERT"
+    )
+    distance: bool = option(True, "each head learns how much near elements count; without, a segment is a set")
+    positions: bool = option(False, "learn a position per element")
     tied: bool = option(True, "use the input embedding as output embedding")
     transform: bool = option(False, "BERT's dense layer and norm before the output")
     output_bias: bool = option(True, "a bias per output token")
@@ -58,14 +64,20 @@ class ModelConfig:
                 faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
         if not _seed(self.hash_seed):
             faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
-        for name in ("positions", "tied", "transform", "output_bias"):
+        for name in ("spread", "distance", "positions", "tied", "transform", "output_bias"):
             if type(getattr(self, name)) is not bool:
                 faults.append(f"{name}={getattr(self, name)!r}: True or False is allowed")
         if self._low("num_special", 4):
             faults.append(f"num_special={self.num_special}: 4 or more is allowed")
         if not _number(self.dropout) or not 0 <= self.dropout < 1:
             faults.append(f"dropout={self.dropout}: from 0 to below 1 is allowed")
-        for name, allowed in (("norm", ("pre", "post")), ("softmax", ("per-hash", "joint"))):
+        choices = (
+            ("inputs", ("sum", "tokens")),
+            ("mask_as", ("question", "element")),
+            ("norm", ("pre", "post")),
+            ("softmax", ("per-hash", "joint")),
+        )
+        for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 faults.append(f"{name}={getattr(self, name)!r}: {' or '.join(map(repr, allowed))} is allowed")
         if self.num_target_ids is not None and self.tied:
@@ -105,7 +117,9 @@ class TrainConfig:
     warmup: int = option(200, "steps until the highest learning rate; it falls with 1/sqrt(step) after")
     weight_decay: float = option(0.0, "decoupled weight decay")
     clip: float = option(1.0, "largest norm of the gradient")
-    mask_share: float = option(0.15, "share of a segment that is masked")
+    average: float = option(0.998, "share of the past in the running mean of the weights that is the model; 0: none")
+    mask_share: float = option(0.3, "share of a segment that is masked")
+    start: Literal["co-occurrence", "random"] = option("co-occurrence", "embeddings to begin with: counted, or noise")
     seed: int = option(0, "seed of weights, batches and dropout")
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
@@ -113,7 +127,7 @@ class TrainConfig:
     proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
     logits_mb: int = option(128, "megabytes of logits held at a time")
     valid_every: int = option(250, "steps between validations")
-    valid_rows: int = option(1000, "rows of a validation at most")
+    valid_rows: int = option(1000, "hidden elements of a validation")
     save_every: int = option(500, "steps between checkpoints")
     devices: int | None = option(None, "processes on this machine, one a device (default: 1, or as torchrun says)")
     strategy: Literal["ddp", "fsdp"] = option("ddp", "what several processes hold: the whole model, or a share each")
@@ -134,6 +148,8 @@ class TrainConfig:
             faults.append(f"minutes={self.minutes}: up to a million is allowed")
         if not _number(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
             faults.append(f"weight_decay={self.weight_decay}: from 0 is allowed")
+        if not _number(self.average) or not 0 <= self.average < 1:
+            faults.append(f"average={self.average}: from 0 to below 1 is allowed")
         if type(self.workers) is not int or not 0 <= self.workers <= 256:
             faults.append(f"workers={self.workers}: 0 to 256 is allowed")
         if not _seed(self.seed):
@@ -141,6 +157,7 @@ class TrainConfig:
         if not _number(self.mask_share) or not 0 < self.mask_share < 1:
             faults.append(f"mask_share={self.mask_share}: between 0 and 1 is allowed")
         choices = (
+            ("start", ("co-occurrence", "random")),
             ("precision", ("fp32", "bf16")),
             ("loss", ("full", "sampled")),
             ("proposal", ("log-uniform", "empirical")),
@@ -184,8 +201,9 @@ class Preset:
 
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
-_FULL = {"learning_rate": 1e-4, "batch_size": 1024}
-_TOP = {"learning_rate": 2e-4, "batch_size": 4096}
+_PAPER = {"start": "random", "mask_share": 0.15, "average": 0.0}
+_FULL = _PAPER | {"learning_rate": 1e-4, "batch_size": 1024}
+_TOP = _PAPER | {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889
 TOP_IDS = 500_000
 TEXT_IDS = 1_000_000
@@ -193,7 +211,7 @@ TEXT_RESERVED = 999  # BERT's vocabulary file has about as many [unused] and spe
 
 
 def _paper(num_ids: int, alpha: int, dim: int, heads: int, ffn_dim: int, layers: int, **other: Any) -> ModelConfig:
-    """The paper's architecture (App. A) with BERT's transform and bias before the output softmax."""
+    """The paper's architecture (Sec. 2, App. A) with BERT's transform and bias before the output softmax."""
     return ModelConfig(
         num_ids=num_ids,
         num_hashes=1 if alpha == 1 else 2,
@@ -203,6 +221,10 @@ def _paper(num_ids: int, alpha: int, dim: int, heads: int, ffn_dim: int, layers:
         ffn_dim=ffn_dim,
         layers=layers,
         dropout=0.1,
+        spread=False,
+        inputs="tokens",
+        mask_as="element",
+        distance=False,
         norm="post",
         transform=True,
         softmax="joint",
@@ -226,8 +248,8 @@ PRESETS = {
     "superbloom-d256l1": Preset(3, "13M", _paper(TOP_IDS, 20, 256, 1, 1024, 1), _TOP),
     "superbloom-d384l1": Preset(3, "21M", _paper(TOP_IDS, 20, 384, 1, 1536, 1), _TOP),
     "superbloom-d256l12": Preset(3, "21M", _paper(TOP_IDS, 20, 256, 8, 1024, 12), _TOP),
-    "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12)),
-    "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12)),
-    "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12)),
-    "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12)),
+    "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12), _PAPER),
+    "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12), _PAPER),
+    "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PAPER),
+    "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PAPER),
 }

@@ -158,11 +158,11 @@ class Corpus:
         """The rows of a split that can be used: something to hold out and something to see."""
         return np.flatnonzero(self._is_in(split) & (np.diff(self.offsets) >= 2))
 
-    def id_counts(self, split: str) -> np.ndarray:
-        """How often each id is a target in a split (num_ids of the output vocabulary,)."""
+    def id_counts(self, split: str, inputs: bool = False) -> np.ndarray:
+        """How often each id is a target in a split, or with inputs, is there to be read; (ids of that vocabulary,)."""
         chosen = np.repeat(self._is_in(split), np.diff(self.offsets))
-        size = len(self.target_vocab or self.vocab)
-        return np.bincount(self.targets[chosen], minlength=size)
+        vocab = self.vocab if inputs or self.target_vocab is None else self.target_vocab
+        return np.bincount((self.ids if inputs else self.targets)[chosen], minlength=len(vocab))
 
     def _is_in(self, split: str) -> np.ndarray:
         if split not in SPLITS:

@@ -36,7 +36,20 @@ class HeldOut:
     targets: np.ndarray
 
     @classmethod
-    def of(cls, corpus: Corpus, split: str, seq_len: int, *, seed: int = 0, limit: int | None = None) -> HeldOut:
+    def of(
+        cls,
+        corpus: Corpus,
+        split: str,
+        seq_len: int,
+        *,
+        seed: int = 0,
+        limit: int | None = None,
+        draws: int | None = None,
+    ) -> HeldOut:
+        """One hidden element of each row of a split, of `limit` rows at most.
+
+        With draws there are as many hidden elements: rows are drawn from several times, or some are left out.
+        """
         if not 0 <= seed < 2**63:
             raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
         rows = corpus.rows(split)[:limit]
@@ -45,6 +58,8 @@ class HeldOut:
                 f"the corpus has no {split} row of two or more ids; rows are assigned to splits by their keys: "
                 "give more rows"
             )
+        if draws is not None:
+            rows = np.resize(rows, draws)
         uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), 2))
         start, length = segments(corpus.offsets, rows, uniform[:, 0], seq_len)
         places = (uniform[:, 1] * length).astype(np.int64)

@@ -13,6 +13,7 @@ from superbloom.model import Network
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 PER_PARAMETER = 16  # bytes: weight, gradient, and Adam's two moments
+AVERAGE = 4  # and the running mean of the weights
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -27,10 +28,11 @@ def check_memory(config: ModelConfig, training: TrainConfig | None = None) -> No
     if torch.accelerator.is_available() or (training is not None and training.strategy == "fsdp"):
         return
     size, there = num_parameters(config), machine_memory()
-    if there is not None and copies * size * PER_PARAMETER > there:
+    needed = copies * size * (PER_PARAMETER + (AVERAGE if training is not None and training.average else 0))
+    if there is not None and needed > there:
         raise InputError(
-            f"{size:,} parameters take {copies * size * PER_PARAMETER / 2**30:.1f} GiB with gradients and Adam's "
-            f"moments; {there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
+            f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, Adam's moments and their average; "
+            f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
         )
 
 

@@ -1,9 +1,11 @@
 """The network: M = O ∘ (T_L ∘ … ∘ T_1) ∘ I (Sec. 2.1–2.3, App. A).
 
-    tokens (batch, n, m)  →  x (batch, n·m, d)  →  L layers  →  y (batch, places, m, d)  →  logits over buckets
+    ids (batch, n)  →  elements (batch, e)  →  x (batch, e, d)  →  L layers  →  y (batch, places, m, d)  →  logits
 
-Without positions the input is a set: permuting the elements permutes the output. Of the last layer only the
-wanted places are computed; the layers below need all. Digests, losses and search live elsewhere.
+An element is an id, read as the sum of its m tokens, or a token (the paper). Of the last layer only the wanted places
+are computed; the layers below need all. A [MASK] says nothing but that something is asked: as a question, all of a
+segment are one element, and what tells them apart is where they stand when the last layer is asked. Without distance
+and positions the input is a set. Digests, losses and search live elsewhere.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ from superbloom.hashing import BloomHash, Special
 from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
+NOWHERE = -1  # the place of an element that has none
 FEW = 4  # queries: up to so many, a CPU multiplies twice as fast with the weights on the left (docs/search.md)
 
 
 class Layer(nn.Module):
     """One Transformer layer: attention A, then feed-forward F, each with residual and norm (App. A).
 
-    Equal to torch's nn.TransformerEncoderLayer (tests/test_model.py copies its weights), but the queries may
-    be fewer than the elements they attend to.
+    Equal to torch's nn.TransformerEncoderLayer (tests/test_model.py copies its weights), but the queries may be fewer
+    than the elements they attend to, and each head may learn how much an element at some distance counts.
     """
 
-    def __init__(self, dim: int, heads: int, ffn_dim: int, dropout: float, pre_norm: bool) -> None:
+    def __init__(
+        self, dim: int, heads: int, ffn_dim: int, dropout: float, pre_norm: bool, distances: int | None = None
+    ) -> None:
         super().__init__()
         self.heads, self.dropout, self.pre_norm = heads, dropout, pre_norm
         self.query = nn.Linear(dim, dim)
@@ -39,9 +44,16 @@ class Layer(nn.Module):
         self.narrow = nn.Linear(ffn_dim, dim)
         self.attention_norm = nn.LayerNorm(dim)
         self.ffn_norm = nn.LayerNorm(dim)
+        self.distance = None if distances is None else nn.Parameter(torch.empty(heads, distances))
 
-    def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None) -> Tensor:
-        """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, 1, k) is True where allowed."""
+    def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None, apart: Tensor | None = None) -> Tensor:
+        """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, 1, k) is True where allowed.
+
+        apart (batch, q, k) tells how far apart they are, as `distances` numbers it.
+        """
+        if self.distance is not None:
+            bias = self.distance[:, apart].transpose(0, 1)  # (batch, heads, q, k)
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         if self.pre_norm:
             everyone = self.attention_norm(elements)
             askers = everyone if queries is elements else self.attention_norm(queries)
@@ -76,8 +88,8 @@ class Network(nn.Module):
         self.embedding = _embedding(config.num_tokens, config.dim)
         self.position = _embedding(config.seq_len, config.dim) if config.positions else None
         self.layers = nn.ModuleList(
-            Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre")
-            for _ in range(config.layers)
+            Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre", distances)
+            for distances in [2 * config.seq_len if config.distance else None] * config.layers
         )
         self.final_norm = nn.LayerNorm(config.dim) if config.norm == "pre" else None
         # BERT's transform before the output softmax.
@@ -95,31 +107,56 @@ class Network(nn.Module):
         if self.embedding.weight.is_meta:  # only shapes are wanted; drawing there would load torch's compiler
             return
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
+            if name.endswith(".distance"):
+                parameter.data.copy_(_nearer(*parameter.shape))
+            elif parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def encode(self, tokens: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-        """y at the wanted places (batch, p, m, d), from tokens (batch, n, m), padding (batch, n), places (batch, p)."""
-        n, m = tokens.shape[1:]
-        x = self.embedding(tokens)  # (batch, n, m, d)
+    def encode(self, tokens: Tensor, where: Tensor, padding: Tensor, asked: Tensor, places: Tensor) -> Tensor:
+        """y at the wanted places (batch, p, m, d).
+
+        tokens (batch, e, m), where (batch, e) and padding (batch, e) are of the elements; the element at column asked
+        (batch, p) is asked what belongs at places (batch, p).
+        """
+        m, joined = tokens.shape[2], self.config.inputs == "sum"
+        x = self.embedding(tokens)  # (batch, e, m, d)
+        if joined:
+            x = x.sum(2, keepdim=True)
         if self.position is not None:  # one position per element, shared by its m tokens
-            x = x + self.position.weight[:n, None]
-        x = F.dropout(x, self.config.dropout, self.training).flatten(1, 2)  # (batch, n·m, d)
+            x = x + self._position(where)[:, :, None]
+        each = x.shape[2]  # elements a token, or an id
+        x = F.dropout(x, self.config.dropout, self.training).flatten(1, 2)  # (batch, e·each, d)
+        where, padding, places = (part.repeat_interleave(each, dim=1) for part in (where, padding, places))
         # Padding is never attended to. Without any, no mask: the attention kernel is faster.
-        mask = ~padding.repeat_interleave(m, dim=1)[:, None, None] if bool(padding.any()) else None
+        mask = ~padding[:, None, None] if bool(padding.any()) else None
         *lower, last = self.layers
         for layer in lower:
-            x = layer(x, x, mask)
-        wanted = (places[..., None] * m + torch.arange(m, device=places.device)).flatten(1)  # (batch, p·m)
+            x = layer(x, x, mask, self._apart(where, where))
+        wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
         queries = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
-        y = last(queries, x, mask)
+        if self.position is not None:
+            nowhere = where.gather(1, wanted) == NOWHERE
+            queries = queries + self._position(torch.where(nowhere, places, NOWHERE))
+        y = last(queries, x, mask, self._apart(places, where))
         if self.final_norm is not None:
             y = self.final_norm(y)
         if self.transform is not None:
             y = self.transform(y)
-        return y.unflatten(1, (-1, m))
+        y = y.unflatten(1, (-1, each))
+        return y.expand(-1, -1, m, -1) if joined else y
+
+    def _position(self, where: Tensor) -> Tensor:
+        assert self.position is not None
+        return self.position(where.clamp(min=0)) * (where != NOWHERE)[..., None]
+
+    def _apart(self, here: Tensor, there: Tensor) -> Tensor | None:
+        """Which distance (batch, q, k) lies between two places: n for none, 0 from or to nowhere."""
+        if not self.config.distance:
+            return None
+        here, there = here[:, :, None], there[:, None]
+        return torch.where((here == NOWHERE) | (there == NOWHERE), 0, there - here + self.config.seq_len)
 
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
         """E^O (m, buckets, d) and its bias (m, buckets); special tokens are never predicted."""
@@ -151,6 +188,19 @@ class Network(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
+def _nearer(heads: int, distances: int) -> Tensor:
+    """What attention begins with, (heads, distances): weights that fall with the distance, by powers from 0 to 2.
+
+    >>> _nearer(3, 4).exp().tolist()          # nowhere; one before; itself; one after
+    [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+    >>> _nearer(3, 8).exp()[:, -1].tolist()   # three after
+    [1.0, 0.333..., 0.111...]
+    """
+    apart = (torch.arange(distances) - distances // 2).abs().clamp(min=1).float()
+    apart[0] = 1.0
+    return -torch.linspace(0, 2, heads)[:, None] * apart.log()
+
+
 def _embedding(rows: int, dim: int) -> nn.Embedding:
     return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))  # drawn once, by Network
 
@@ -170,10 +220,11 @@ class Model:
     def create(cls, config: ModelConfig, vocab: Vocab, target_vocab: Vocab | None = None) -> Model:
         """An untrained model; its weights come from torch's global random state, its hashes from the config."""
         m, seed = config.num_hashes, config.hash_seed
-        bloom = BloomHash.random(len(vocab), m, config.alpha, seed, config.num_special)
+        bloom = BloomHash.random(len(vocab), m, config.alpha, seed, config.num_special, config.spread)
         if target_vocab is None:
             return cls(Network(config), bloom, vocab, bloom, vocab)
-        target_bloom = BloomHash.random(len(target_vocab), m, config.target_alpha or config.alpha, seed + 1)
+        target_alpha = config.target_alpha or config.alpha
+        target_bloom = BloomHash.random(len(target_vocab), m, target_alpha, seed + 1, spread=config.spread)
         return cls(Network(config), bloom, vocab, target_bloom, target_vocab)
 
     @property
@@ -183,8 +234,14 @@ class Model:
     def encode(self, ids: Tensor, places: Tensor) -> Tensor:
         """y (batch, p, m, d) for ids (batch, n), special ids allowed, at places (batch, p)."""
         device = self.network.embedding.weight.device  # the hash tables stay where they were loaded
-        tokens = self.bloom.digest(ids.to(self.bloom.table.device)).to(device)
-        return self.network.encode(tokens, (ids == Special.PAD).to(device), places.to(device))
+        if self.config.mask_as == "question":
+            elements, where = _with_one_mask(ids)
+            asked = torch.zeros_like(places)
+        else:
+            elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        tokens = self.bloom.digest(elements.to(self.bloom.table.device))
+        parts = (tokens, where, elements == Special.PAD, asked, places)
+        return self.network.encode(*(part.to(device) for part in parts))
 
     @torch.inference_mode()
     def encode_only(self, ids: Tensor, places: Tensor) -> Tensor:
@@ -200,3 +257,17 @@ class Model:
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
         """Token log-probabilities at each place, (batch · p, m, buckets), without dropout."""
         return self.network.log_probs(self.encode_only(ids, places))
+
+
+def _with_one_mask(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """[MASK], nowhere, then what else is in a segment and where; no work is done for other masks and little padding.
+
+    >>> _with_one_mask(torch.tensor([[Special.MASK, 7, Special.MASK, 5], [4, Special.PAD, Special.PAD, Special.PAD]]))
+    (tensor([[-2,  7,  5],
+            [-2,  4, -1]]), tensor([[-1,  1,  3],
+            [-1,  0,  1]]))
+    """
+    seen = (ids != Special.PAD) & (ids != Special.MASK)
+    places = (~seen).byte().argsort(dim=1, stable=True)[:, : int(seen.sum(1).max())]
+    elements = ids.gather(1, places).masked_fill(~seen.gather(1, places), Special.PAD)
+    return F.pad(elements, (1, 0), value=Special.MASK), F.pad(places, (1, 0), value=NOWHERE)

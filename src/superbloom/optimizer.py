@@ -1,12 +1,15 @@
-"""Adam that touches only what it must: of an embedding of which a step used some rows, those rows."""
+"""Adam that touches only what it must, of an embedding the rows a step used; and the running average of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+SOON = 10  # steps: after as many, what was before counts for half of the average
 
 
 class RowAdam(torch.optim.AdamW):
@@ -14,11 +17,18 @@ class RowAdam(torch.optim.AdamW):
 
     Moments and weight decay of the other rows wait until their turn comes, as in torch's SparseAdam. Their gradients
     may be sparse, or dense as the sum over several processes is: the rows are the same. So is the state to AdamW's.
+
+    With average, a running mean of the weights is kept beside the moments, into which each step enters with a share of
+    1 − average (more in the beginning). It answers better than the weights of any step (docs/speedrun.md), and is there
+    at any time, where a learning rate that falls to nothing has to know the end. Not of parameters in by_row.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, by_row: Sequence[nn.Parameter] = ()) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, by_row: Sequence[nn.Parameter] = (), average: float = 0.0
+    ) -> None:
         super().__init__(parameters, lr=lr, fused=True)
         self.by_row = [id(parameter) for parameter in by_row]
+        self.average = average
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -32,7 +42,36 @@ class RowAdam(torch.optim.AdamW):
                     self._update_rows(parameter, group)
                     parameter.grad = None
         super().step()
+        if self.average:
+            for parameter, state in self.state.items():
+                if id(parameter) not in self.by_row:
+                    self._update_average(parameter, state)
         return result
+
+    def _update_average(self, parameter: Tensor, state: dict[str, Any]) -> None:
+        if "average" not in state:
+            state["average"] = parameter.detach().clone()
+        step = float(state["step"])
+        share = max(1 - self.average, SOON / (SOON + step))
+        _local(state["average"]).lerp_(_local(parameter.detach()), share)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While it lasts, parameters have their averages."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Trade the weights for their averages."""
+        for parameter, state in self.state.items():
+            if "average" in state:
+                current = parameter.detach().clone()
+                parameter.copy_(state["average"])
+                state["average"].copy_(current)
 
     def _update_rows(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         grad, state = parameter.grad, self.state[parameter]

@@ -25,6 +25,11 @@ class Prior:
     weight: float
     temperature: float
 
+    @classmethod
+    def untuned(cls, counts: Tensor, bloom: BloomHash) -> Prior:
+        """One to look at a model with while it is trained: about what is chosen in the end, 0.5 at α=4, near 1 at 50."""
+        return cls(counts, max(0.0, 1 - 2 / bloom.alpha), float(bloom.num_hashes))
+
     def bonus(self, bloom: BloomHash) -> Bonus | None:
         """What the search adds to each id's score."""
         return Bonus.of(self.weight * surplus(self.counts, bloom), bloom) if self.weight else None

@@ -29,6 +29,8 @@ from superbloom.model import Model, Network
 from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
+# What a folder had that does not say: these choices came later.
+EARLIER = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
 MAX_METRICS_BYTES = 16 * 2**20  # some hundred thousand validations
 
 
@@ -102,7 +104,7 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
         if absurd or not right:
             raise InputError(f"{path}: {name}={reprlib.repr(value)} is no size or choice of a model; save it again")
     try:
-        return ModelConfig(**given)
+        return ModelConfig(**EARLIER | given)
     except InputError as error:
         raise InputError(f"{path}: {' '.join(str(error).split()):.200}") from None
 

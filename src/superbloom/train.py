@@ -11,6 +11,7 @@ import copy
 import math
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -46,6 +47,7 @@ from superbloom.optimizer import RowAdam, clip
 from superbloom.predict import Predictor
 from superbloom.processes import Stop, alone_in, main_process, only_work, part, placement
 from superbloom.progress import TrainingProgress
+from superbloom.start import start_from_cooccurrence, start_from_frequencies
 from superbloom.watch import Watch
 
 
@@ -60,6 +62,8 @@ def fit(
     begin: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
+
+    Weights begin as config.start says, and end as the running average of all steps.
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
@@ -76,7 +80,13 @@ def fit(
     held = nullcontext() if run is None else alone_in(run)
     with held, _quiet_lightning(), Stop(terminate=run is not None) as stop:
         checkpoint, steps = _to_go_on_from(run, resume, facts, config, fresh=begin is not None)
-        watch = Watch(model, corpus, config, run, stop, progress)
+        began = time.monotonic()
+        if checkpoint is None:
+            start_from_frequencies(model, corpus)
+            if config.start == "co-occurrence":
+                with room_for("counting co-occurrences", "train with --start random"):
+                    start_from_cooccurrence(model, corpus)
+        watch = Watch(model, corpus, config, run, stop, progress, seconds=time.monotonic() - began)
         trainer = _trainer(config, watch, steps, run, place)
         if begin is not None and main_process():
             begin()
@@ -84,6 +94,7 @@ def fit(
             with progress:
                 model.network.train()  # Lightning keeps the mode it finds
                 trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
+            training.optimizer.exchange()
             training.bring_home()
         finally:
             watch.close()
@@ -149,19 +160,6 @@ def _trainer(config: TrainConfig, watch: Watch, steps: int, run: Path | None, pl
         raise InputError(f"devices={config.devices}, strategy={config.strategy!r}: {reason}") from None
 
 
-@torch.no_grad()
-def start_from_frequencies(model: Model, corpus: Corpus) -> None:
-    """Set the output bias to log token frequencies, so that training does not begin by learning them."""
-    if model.network.bias is None:
-        return
-    counts = torch.from_numpy(corpus.id_counts("train")).float()
-    table = model.target_bloom.table.long()
-    bias_of_hash = model.network.bias.unflatten(0, (model.config.num_hashes, -1))
-    for bias, buckets in zip(bias_of_hash, table.T, strict=True):
-        frequency = torch.ones_like(bias).index_add_(0, buckets, counts)
-        bias.copy_(torch.log(frequency / frequency.mean()))
-
-
 class Training(L.LightningModule):
     """One training step and its optimizer."""
 
@@ -202,6 +200,7 @@ class Training(L.LightningModule):
             batch_size=self.config.batch_size,
             mask_share=self.config.mask_share,
             seed=self.config.seed,
+            perturb=self.model.config.mask_as == "element",
             rank=rank,
             ranks=ranks,
         )
@@ -246,7 +245,9 @@ class Training(L.LightningModule):
         if self.config.loss == "sampled":  # a step has a gradient for few rows; for those alone, if it need not be sent
             network.embedding.sparse = self._trainer is None or self.trainer.world_size == 1
             by_row = [network.embedding.weight if network.output is None else network.output]
-        return RowAdam(self.objective.parameters(), lr=self.config.learning_rate, by_row=by_row)
+        parameters, rate, average = self.objective.parameters(), self.config.learning_rate, self.config.average
+        self.optimizer = RowAdam(parameters, rate, by_row, average)
+        return self.optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[IDENTITY] = self.facts

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, ranks
+from superbloom.evaluate import KS, HeldOut, ranks
 from superbloom.logs import Log
 from superbloom.model import Model
 from superbloom.predict import Predictor
+from superbloom.prior import Prior
 from superbloom.processes import Stop, agree, main_process
 from superbloom.progress import TrainingProgress
 
@@ -32,14 +35,17 @@ class Watch(L.Callback):
         run: Path | None,
         stop: Stop,
         progress: TrainingProgress,
+        seconds: float = 0.0,
     ) -> None:
-        self.predictor, self.config, self.run, self.stop, self.progress = Predictor(model), config, run, stop, progress
+        prior = Prior.untuned(torch.from_numpy(corpus.id_counts("train")).int(), model.target_bloom)
+        self.predictor = Predictor(replace(model, prior=prior))
+        self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
-        self.earlier = self.seconds = self.validated = 0.0
+        self.earlier = self.seconds = self.validated = seconds  # spent before the first step
         self.stopped = 0  # by which signal
         self.run_log: Log | None = None  # Lightning puts something else into every callback.log
         split = "valid" if len(corpus.rows("valid")) else None
-        self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, limit=config.valid_rows)
+        self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, draws=config.valid_rows)
 
     def on_train_start(self, trainer: L.Trainer, training: Any) -> None:
         self.stop.listen()
@@ -80,12 +86,13 @@ class Watch(L.Callback):
     def _validate(self, trainer: L.Trainer, training: Any) -> None:
         self.validated = self.seconds
         if self.held_out:
-            training.bring_home()
-            if main_process():
-                recall = float((ranks(self.predictor, self.held_out).rank < 10).mean())
-                step = trainer.global_step
-                self.history.append({"step": step, "seconds": round(self.seconds, 1), "recall_at_10": recall})
-                self._log(step, valid_recall_at_10=recall)
+            with training.optimizer.averaged():
+                training.bring_home()
+                if main_process():
+                    rank, step = ranks(self.predictor, self.held_out).rank, trainer.global_step
+                    recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
+                    self.history.append({"step": step, "seconds": round(self.seconds, 1), **recall})
+                    self._log(step, valid_recall_at_10=recall["recall_at_10"])
             trainer.strategy.barrier()
 
     def _log(self, step: int, **figures: float) -> None:

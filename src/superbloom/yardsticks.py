@@ -62,12 +62,22 @@ def _rank(target: int, ids: np.ndarray, scores: np.ndarray, deepest: int) -> int
     return min(int(ahead.sum()), deepest)
 
 
-def similarity(corpus: Corpus) -> sparse.csr_matrix:
-    """The scaled co-occurrence matrix of the training rows, inputs × outputs."""
-    row_of = np.repeat(np.arange(len(corpus)), np.diff(corpus.offsets))
-    train = corpus.splits[row_of] == SPLITS["train"]
-    ids, targets, row_of = corpus.ids[train], corpus.targets[train], row_of[train]
-    shape = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
+def similarity(corpus: Corpus, names: int | None = None, links: int | None = None) -> sparse.csr_matrix:
+    """The scaled co-occurrence matrix of the training rows, inputs × outputs.
+
+    names: of as many of the most frequent ones only. links: of rows drawn at random that hold about as many only.
+    """
+    rows = np.flatnonzero(corpus.splits == SPLITS["train"])
+    if links is not None and len(corpus.ids) > links:
+        rows = np.random.default_rng(0).permutation(rows)
+        rows = rows[: np.searchsorted(np.cumsum(np.diff(corpus.offsets)[rows]), links) + 1]
+    lengths = np.diff(corpus.offsets)[rows]
+    row_of = np.repeat(np.arange(len(rows)), lengths)
+    at = np.arange(len(row_of)) + np.repeat(corpus.offsets[rows] - np.cumsum(lengths) + lengths, lengths)
+    ids, targets = corpus.ids[at], corpus.targets[at]
+    shape = tuple(min(size, names or size) for size in (corpus.num_ids, len(corpus.target_vocab or corpus.vocab)))
+    kept = (ids < shape[0]) & (targets < shape[1])
+    ids, targets, row_of = ids[kept], targets[kept], row_of[kept]
     counts = sparse.csr_matrix(shape, dtype=np.float32)
     for begin in range(0, len(ids), PAIRS_AT_ONCE // (2 * WINDOW)):
         end = min(begin + PAIRS_AT_ONCE // (2 * WINDOW), len(ids))

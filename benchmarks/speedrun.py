@@ -1,0 +1,225 @@
+"""How soon does a hashed model beat co-occurrence on two cores, and why?   python benchmarks/speedrun.py --help
+
+    curves    each model on each corpus for so many minutes, with a validation about every ten seconds
+    changes   one minute of training with each change alone, with all, and with all but one
+    profile   where the time of a step goes, before the changes and after
+    report    tables and pictures of what was measured, into docs/speedrun.md
+
+Time is that of `fit`: start, training and validation; hidden elements of validation pages, a thousand and a half, are
+the same for models and yardstick. Test pages are looked at once a cell, at its end. What is measured is kept in
+benchmarks/results/speedrun.json; curves go on where they were, from runs kept in --work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from record import surroundings
+
+from superbloom import Corpus, Superbloom
+from superbloom.config import ModelConfig, TrainConfig
+from superbloom.evaluate import DEEPEST, HeldOut, recall
+from superbloom.memory import num_parameters
+from superbloom.model import Model
+from superbloom.optimizer import clip
+from superbloom.prepare.bundled import LINKS
+from superbloom.prepare.sequences import read_sequences
+from superbloom.train import Training
+from superbloom.yardsticks import cooccurrence
+
+HERE = Path(__file__).parent
+RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "speedrun.md"
+WIKISPEEDIA = "wiki/wikispeedia_page_links_in_order.tsv.xz"
+CORPORA = ("wikispeedia", "enwik8-5000", "enwik8-20000")
+MINUTES = (5, 15, 60)
+WATCH = {"valid_rows": 1500, "valid_every": 100, "quiet": True}
+WIDTH = 128  # the default of ModelConfig, and of the unhashed model of the same width
+# The recipe before, and what each change is.
+BEFORE = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
+BEFORE_TRAINING = {"start": "random", "average": 0.0, "mask_share": 0.15}
+CHANGES = {
+    "start from co-occurrence": {"start": "co-occurrence"},
+    "attention by distance": {"distance": True},
+    "an id is the sum of its tokens": {"inputs": "sum"},
+    "[MASK] as a question, 30 % masked": {"mask_as": "question", "mask_share": TrainConfig(steps=1).mask_share},
+    "frequent ids spread": {"spread": True},
+    "average of the weights": {"average": TrainConfig(steps=1).average},
+}
+CHANGES_ON, CHANGES_MINUTES = ("enwik8-5000", 10), 1.0
+PROFILED = 20  # steps
+
+
+def corpus_of(name: str, data: Path | None) -> Corpus:
+    if name == "wikispeedia":
+        if data is None or not (data / WIKISPEEDIA).is_file():
+            sys.exit(f"{WIKISPEEDIA} is not in --data {data}; give the folder that holds it, or other --corpora")
+        return Corpus.from_keyed(read_sequences([data / WIKISPEEDIA], keyed=True))
+    return Corpus.from_keyed(read_sequences([LINKS], keyed=True), max_names=int(name.split("-")[1]))
+
+
+def models(num_ids: int) -> dict[str, dict[str, Any]]:
+    """Options of each model by its name; unhashed ones of the same size have the width that gives it."""
+    unhashed = {"num_hashes": 1, "alpha": 1}
+    found: dict[str, dict[str, Any]] = {f"α={alpha}": {"alpha": alpha} for alpha in (4, 10)}
+    found["unhashed, same width"] = unhashed
+    for alpha in (4, 10):
+        size = num_parameters(ModelConfig(num_ids=num_ids, alpha=alpha))
+        widths = [unhashed | {"dim": dim, "ffn_dim": 4 * dim} for dim in range(4, WIDTH + 1, 4)]
+        found[f"unhashed, size of α={alpha}"] = min(
+            widths, key=lambda width: abs(num_parameters(ModelConfig(num_ids=num_ids, **width)) - size)
+        )
+    return found
+
+
+def yardstick(corpus: Corpus, held_out: HeldOut) -> dict[str, float]:
+    return {k: share["value"] for k, share in recall(cooccurrence(corpus, held_out, DEEPEST)).items()}
+
+
+def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    for minutes in given.minutes:
+        for name in given.corpora:
+            corpus = corpus_of(name, given.data)
+            held_out = HeldOut.of(corpus, "valid", ModelConfig(num_ids=2).seq_len, draws=WATCH["valid_rows"])
+            cells = results["curves"].setdefault(name, {"yardstick": yardstick(corpus, held_out), "models": {}})
+            for model, options in models(corpus.num_ids).items():
+                cell = cells["models"].setdefault(model, {"options": options, "after": {}})
+                if (given.models and model not in given.models) or str(minutes) in cell["after"]:
+                    continue
+                superbloom = Superbloom(**options)
+                run = given.work / f"{name} {model}".replace(" ", "-")
+                superbloom.fit(corpus, run=run, resume=True, minutes=minutes, **WATCH)
+                cell["parameters"] = superbloom.model.network.num_parameters()
+                cell["history"] = superbloom.metrics["history"]
+                test = superbloom.evaluate(corpus)
+                cell["after"][str(minutes)] = {
+                    "steps": superbloom.training["steps"],
+                    "validation": {k: cell["history"][-1][f"recall_at_{k}"] for k in (1, 10, 20)},
+                    "test": {k: share["value"] for k, share in test["recall"].items()},
+                    "test yardstick": {k: s["value"] for k, s in test["yardsticks"]["co-occurrence"].items()},
+                }
+                passed = passes(cell["history"], cells["yardstick"])
+                print(f"{name}, {model}, {minutes} min: {cell['after'][str(minutes)]}, passed: {passed}", flush=True)
+                keep(results)
+
+
+def passes(history: list[dict[str, float]], least: dict[str, float]) -> float | None:
+    """Minutes until rec@10 first exceeds the yardstick's."""
+    return next((point["seconds"] / 60 for point in history if point["recall_at_10"] > least["10"]), None)
+
+
+def changes(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    name, alpha = CHANGES_ON
+    corpus = corpus_of(name, given.data)
+    held_out = HeldOut.of(corpus, "valid", ModelConfig(num_ids=2).seq_len, draws=WATCH["valid_rows"])
+    results["changes"] |= {"yardstick": yardstick(corpus, held_out), "minutes": CHANGES_MINUTES}
+    settings = {"none": {}, **{f"only: {change}": CHANGES[change] for change in CHANGES}}
+    everything = {option: value for change in CHANGES.values() for option, value in change.items()}
+    settings["all"] = everything
+    for change, options in CHANGES.items():
+        settings[f"all but: {change}"] = {name: value for name, value in everything.items() if name not in options}
+    for setting, options in settings.items():
+        if setting in results["changes"].setdefault("runs", {}):
+            continue
+        chosen = BEFORE | BEFORE_TRAINING | options
+        training = {option: chosen.pop(option) for option in BEFORE_TRAINING}
+        superbloom = Superbloom(alpha=alpha, **chosen).fit(corpus, minutes=CHANGES_MINUTES, **training, **WATCH)
+        results["changes"]["runs"][setting] = {
+            "steps": superbloom.training["steps"],
+            "validation": {k: superbloom.metrics["history"][-1][f"recall_at_{k}"] for k in (1, 10, 20)},
+        }
+        print(setting, results["changes"]["runs"][setting], flush=True)
+        keep(results)
+
+
+def profile(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    corpus = corpus_of("enwik8-20000", given.data)
+    for label, options, training in (("before", BEFORE, BEFORE_TRAINING), ("after", {}, {})):
+        step = Step(corpus, options, training)
+        for number in range(5):
+            step(number)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            for number in range(5, 5 + PROFILED):
+                step(number)
+        events, scale = seen.key_averages(), 1000 * PROFILED
+        parts = {e.key[6:]: e.cpu_time_total / scale for e in events if e.key.startswith("part: ")}
+        operators = sorted((e.self_cpu_time_total / scale, e.key) for e in events if not e.key.startswith("part: "))
+        results["profile"][label] = {
+            "milliseconds": parts,
+            "operators": {key: round(time, 2) for time, key in operators[:-13:-1]},
+            "targets": int(np.mean([step.batches[number].total for number in range(5, 5 + PROFILED)])),
+        }
+        print(label, json.dumps(results["profile"][label], indent=1), flush=True)
+    keep(results)
+
+
+class Step:
+    """A training step whose parts the profiler can tell apart."""
+
+    def __init__(self, corpus: Corpus, options: dict[str, Any], training: dict[str, Any]) -> None:
+        self.config = TrainConfig(steps=1, **training)
+        self.model = Model.create(ModelConfig(num_ids=corpus.num_ids, **options), corpus.vocab)
+        whole = Training(self.model, corpus, self.config)
+        self.batches, self.optimizer, self.loss = whole.batches(), whole.configure_optimizers(), whole.objective.loss
+
+    def __call__(self, number: int) -> None:
+        part = torch.profiler.record_function
+        with part("part: batch"):
+            ids, places, targets, total = self.batches[number]
+        with part("part: layers, forward"):
+            y = self.model.encode(ids, places)
+        with part("part: loss and its gradient"):
+            loss = self.loss(y[targets >= 0], targets[targets >= 0], 0) / (total * self.model.config.num_hashes)
+        with part("part: layers, backward"):
+            loss.backward()
+        with part("part: clipping, Adam, average"):
+            clip(self.model.network.parameters(), self.config.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def keep(results: dict[str, Any]) -> None:
+    temporary = RESULTS.with_suffix(".new")
+    temporary.write_text(json.dumps(results | surroundings(), indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(RESULTS)
+
+
+def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Write tables between the marks of docs/speedrun.md, and the pictures beside it."""
+    from speedrun_report import pictures, tables
+
+    text = DOC.read_text(encoding="utf-8")
+    for name, table in tables(results).items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        if begin not in text:
+            print(f"{name}\n\n{table}\n")
+            continue
+        before, rest = text.split(begin, 1)
+        text = before + begin + table + "\n" + end + rest.split(end, 1)[1]
+    DOC.write_text(text, encoding="utf-8")
+    pictures(results, DOC.parent)
+
+
+def main() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("curves", "changes", "profile", "report"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("SUPERBLOOM_DATA"), help="folder of the real data")
+    parser.add_argument("--work", type=Path, default=Path("speedrun-runs"), help="folder for runs to go on from")
+    parser.add_argument("--corpora", nargs="*", default=list(CORPORA), choices=CORPORA)
+    parser.add_argument("--models", nargs="*", help="only these")
+    parser.add_argument("--minutes", nargs="*", type=int, default=list(MINUTES))
+    given = parser.parse_args()
+    stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results = {part: stored.get(part, {}) for part in ("curves", "changes", "profile")}
+    {"curves": curves, "changes": changes, "profile": profile, "report": report}[given.what](given, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Where training starts: least squares against numpy's, training rows alone, answers before the first step."""
+
+import numpy as np
+import pytest
+import torch
+
+from superbloom import Corpus, Superbloom
+from superbloom.config import ModelConfig
+from superbloom.corpus import SPLITS
+from superbloom.hashing import BloomHash
+from superbloom.model import Model
+from superbloom.start import factors, spread_over_tokens, start_from_cooccurrence, start_from_frequencies
+from superbloom.yardsticks import similarity
+
+STILL = {"steps": 1, "learning_rate": 1e-12, "quiet": True}  # a step that moves nothing
+SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
+
+
+def started(corpus: Corpus, **options) -> Model:
+    torch.manual_seed(0)
+    model = Model.create(Superbloom(**SMALL | options).config_for(corpus), corpus.vocab, corpus.target_vocab)
+    start_from_cooccurrence(model, corpus)
+    return model
+
+
+def test_tokens_are_the_weighted_least_squares_of_what_they_add_up_to():
+    rng = np.random.default_rng(0)
+    bloom = BloomHash.random(60, 2, 4, seed=1)
+    vectors, weights = rng.standard_normal((60, 5)), rng.uniform(0.5, 2, 60)
+    parts, used = spread_over_tokens(vectors, bloom.table.numpy(), bloom.num_buckets, weights)
+    digests = np.zeros((60, 2 * bloom.num_buckets))
+    digests[np.arange(60)[:, None], bloom.digest(torch.arange(60)).numpy()] = 1
+    root = np.sqrt(weights)[:, None]
+    best, *_ = np.linalg.lstsq(root * digests, root * vectors, rcond=None)
+    assert used.all()
+    missed, least = (np.sum((root * (digests @ tokens - vectors)) ** 2) for tokens in (parts, best))
+    assert missed == pytest.approx(least, rel=0.01)
+    assert missed < 0.8 * np.sum((root * vectors) ** 2)
+
+
+def test_factors_are_the_leading_ones():
+    rng = np.random.default_rng(1)
+    from scipy import sparse
+
+    matrix = sparse.random(80, 50, density=0.2, random_state=rng, dtype=np.float32).tocsr()
+    inputs, outputs = factors(matrix, most=10)
+    values = np.linalg.svd(matrix.toarray(), compute_uv=False)
+    left = np.linalg.norm(matrix.toarray() - inputs @ outputs.T)
+    assert left == pytest.approx(np.sqrt((values[10:] ** 2).sum()), rel=0.01)
+
+
+def test_the_first_answers_are_already_good(ring_corpus):
+    recall = {}
+    for start in ("random", "co-occurrence"):
+        superbloom = Superbloom(**SMALL).fit(ring_corpus, start=start, **STILL)
+        recall[start] = superbloom.evaluate(ring_corpus)["recall"]["10"]["value"]
+    assert recall["random"] < 0.2
+    assert recall["co-occurrence"] > 0.6
+
+
+def test_an_unhashed_start_answers_as_the_factorised_counts_do(ring_corpus):
+    """Alone in the context, a name is answered with the names of its own ring."""
+    superbloom = Superbloom(**SMALL | {"num_hashes": 1, "alpha": 1}).fit(ring_corpus, **STILL)
+    for ring in (2, 17):
+        found = superbloom.predict([f"ring {ring} name 4"], k=6)
+        assert sum(answer.name.startswith(f"ring {ring} ") for answer in found) >= 5
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False}, {"num_hashes": 3, "alpha": 3}, {"norm": "post"}], ids=str)
+def test_held_out_rows_have_no_say(ring_corpus, options):
+    """Names of the test rows are exchanged: the start is the same to the bit."""
+    one = started(ring_corpus, **options)
+    chosen = np.repeat(ring_corpus.splits != SPLITS["train"], np.diff(ring_corpus.offsets))
+    other_corpus = Corpus.from_sequences([["a"], ["b"]])
+    other_corpus.__dict__.update(ring_corpus.__dict__)
+    other_corpus.ids = ring_corpus.ids.copy()
+    other_corpus.ids[chosen] = np.roll(other_corpus.ids[chosen], 5)
+    other_corpus.targets = other_corpus.ids
+    other = started(other_corpus, **options)
+    for name, value in one.network.state_dict().items():
+        assert torch.equal(value, other.network.state_dict()[name]), name
+
+
+def test_tokens_without_a_counted_id_keep_their_noise():
+    """Names of one test row occur nowhere else: buckets of their own stay as they were drawn."""
+    rows = [[f"name {(row + i) % 12}" for i in range(4)] for row in range(60)]
+    keys = [str(row) for row in range(60)]
+    from superbloom.corpus import split_of
+
+    held_out = next(f"page {i}" for i in range(100) if split_of([f"page {i}"])[0] == SPLITS["test"])
+    corpus = Corpus.from_sequences([*rows, ["new 1", "new 2"]], [*keys, held_out])
+    torch.manual_seed(0)
+    model = Model.create(ModelConfig(num_ids=14, num_hashes=1, alpha=1, dim=8, heads=2), corpus.vocab)
+    before = model.network.embedding.weight.clone()
+    start_from_cooccurrence(model, corpus)
+    after = model.network.embedding.weight
+    for name in corpus.vocab.names(range(14)):
+        row = int(model.bloom.digest(corpus.vocab.id(name))[0])
+        assert torch.equal(before[row], after[row]) == name.startswith("new"), name
+    assert torch.isfinite(after).all()
+
+
+def test_a_second_vocabulary_starts_from_what_it_goes_with(ring_corpus):
+    names = [ring_corpus.vocab.names(ring_corpus.row(row)) for row in range(len(ring_corpus))]
+    corpus = Corpus.from_sequences(names, targets=[[name.split(" name")[0] for name in row] for row in names])
+    superbloom = Superbloom(**SMALL).fit(corpus, **STILL)
+    assert superbloom.evaluate(corpus)["recall"]["1"]["value"] > 0.8
+
+
+def test_only_some_names_and_links_are_counted_where_there_are_many(ring_corpus):
+    whole = similarity(ring_corpus)
+    assert similarity(ring_corpus, names=10).shape == (10, 10)
+    fewer = similarity(ring_corpus, links=100)
+    assert fewer.shape == whole.shape
+    assert 0 < fewer.nnz < whole.nnz
+    assert (similarity(ring_corpus, links=10**9) != whole).nnz == 0
+
+
+def test_biases_start_at_token_frequencies(ring_corpus):
+    model = started(ring_corpus)
+    start_from_frequencies(model, ring_corpus)
+    counts = ring_corpus.id_counts("train")
+    members = model.target_bloom.members[1][3].numpy()
+    biases = model.network.bias.detach().view(2, -1)[1].exp()
+    share = (counts[members].sum() + 1) / (counts.sum() + model.target_bloom.num_buckets)
+    assert float(biases[3] / biases.sum()) == pytest.approx(share, rel=1e-4)
