@@ -209,7 +209,8 @@ def test_repetition_answers_with_the_context_itself():
     assert repetition(held_out, 20).tolist() == [1, 20]  # 3 stands there twice, 7 once; 5 not at all
 
 
-def test_yardsticks_equal_a_plain_recount(ring_corpus):
+@pytest.mark.parametrize("near", [False, True])
+def test_yardsticks_equal_a_plain_recount(ring_corpus, near):
     """Popularity and co-occurrence in a few lines of dictionaries."""
     held_out = HeldOut.of(ring_corpus, "test", seq_len=32)
     frequency, together = Counter(), defaultdict(Counter)
@@ -222,15 +223,16 @@ def test_yardsticks_equal_a_plain_recount(ring_corpus):
                     together[one][other] += 1
     popular = sorted(frequency, key=lambda id_: (-frequency[id_], id_))
     expected_popular, expected_together = [], []
-    for ids, target in zip(held_out.ids, held_out.targets.tolist(), strict=True):
+    for ids, place, target in zip(held_out.ids, held_out.places, held_out.targets.tolist(), strict=True):
         expected_popular.append(min(popular.index(target), 20))
         scores = Counter()
-        for id_ in ids[ids >= 0].tolist():
+        for at in np.flatnonzero(ids >= 0):
+            id_, weight = int(ids[at]), 1 / abs(at - place) if near else 1
             for other, count in together[id_].items():
-                scores[other] += count / np.sqrt(frequency[id_] * frequency[other])
+                scores[other] += weight * count / np.sqrt(frequency[id_] * frequency[other])
         ahead = sum(score > scores[target] for score in scores.values()) if target in scores else 20
         expected_together.append(min(ahead, 20))
     assert popularity(ring_corpus, held_out, 20).tolist() == expected_popular
-    found = cooccurrence(ring_corpus, held_out, 20)
+    found = cooccurrence(ring_corpus, held_out, 20, near)
     assert np.abs(found - np.array(expected_together)).max() <= 1  # float32 may order near-ties otherwise
     assert (found == expected_together).mean() > 0.95

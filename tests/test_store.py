@@ -49,6 +49,11 @@ def good(tmp_path_factory) -> Path:
     return parent
 
 
+def flat(answers: list) -> list:
+    """The predictions of one mask or of several."""
+    return [one for some in answers for one in some] if isinstance(answers[0], list) else answers
+
+
 @pytest.mark.parametrize("corpus", [PLAIN, TWO], ids=["one vocabulary", "two vocabularies"])
 @pytest.mark.parametrize(
     "options",
@@ -70,7 +75,11 @@ def test_a_model_survives_its_folder(tmp_path, corpus, options):
     assert again.model.config == model.model.config
     assert again.metrics == json.loads(json.dumps(model.metrics))
     for context in ([MASK], ["name 3", MASK, "näme 1"], ["name 6", "name 5", MASK, MASK]):
-        assert again.predict(context, k=6) == model.predict(context, k=6)  # scores to the last bit
+        for one, other in zip(flat(again.predict(context, k=6)), flat(model.predict(context, k=6)), strict=True):
+            # subtle: mapped weights lie elsewhere in memory, and sums are taken in another order there
+            assert one.score == pytest.approx(other.score, rel=1e-6)
+            assert one.probability == pytest.approx(other.probability, rel=1e-6)
+            assert (one.name, one.certified) == (other.name, other.certified)
     again.save_pretrained(tmp_path / "copy")
     files = {file.name for file in (tmp_path / "model").iterdir()} - {"config.json", "README.md"}
     assert len(files) == {PLAIN: 5, TWO: 7}[corpus]

@@ -10,7 +10,7 @@ from superbloom import Corpus, Superbloom
 from superbloom.config import TrainConfig
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, evaluate, ranks
-from superbloom.model import Model
+from superbloom.model import Model, dropout
 from superbloom.predict import Predictor
 from superbloom.prior import Prior
 from superbloom.train import fit
@@ -99,6 +99,20 @@ def test_the_model_is_the_average_of_the_steps(ring_corpus):
     prior = Prior.untuned(counts, other.model.target_bloom)
     rank = ranks(Predictor(replace(other.model, prior=prior)), held_out).rank
     assert other.metrics["history"][-1]["recall_at_10"] == float((rank < 10).mean())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_drops_its_share_and_keeps_the_mean(share):
+    torch.manual_seed(0)
+    x = torch.ones(1001, 999, requires_grad=True)
+    dropped = dropout(x, share)
+    assert float((dropped == 0).float().mean()) == pytest.approx(share, abs=0.004)
+    assert float(dropped.detach().mean()) == pytest.approx(1, abs=0.004)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach())  # a gradient where something was kept, as much larger
+    neighbours = (dropped[:, 1:] == 0) & (dropped[:, :-1] == 0)
+    assert float(neighbours.float().mean()) == pytest.approx(share**2, abs=0.005)
+    assert dropout(x, 0.0) is x
 
 
 def test_dropout_is_on_from_the_first_step(ring_corpus):

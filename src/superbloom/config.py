@@ -37,7 +37,7 @@ class ModelConfig:
     ffn_dim: int = option(512, "width of the feed-forward layers")
     layers: int = option(2, "Transformer layers L")
     seq_len: int = option(32, "longest segment n")
-    dropout: float = option(0.0, "dropout in training")
+    dropout: float = option(0.1, "dropout in training")
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
     mask_as: Literal["question", "element"] = option(

@@ -161,6 +161,7 @@ def evaluate(
             "popularity": recall(popularity(corpus, held_out, DEEPEST)),
             "repetition": recall(repetition(held_out, DEEPEST)),
             "co-occurrence": recall(cooccurrence(corpus, held_out, DEEPEST)),
+            "co-occurrence, near": recall(cooccurrence(corpus, held_out, DEEPEST, near=True)),
         }
     return figures
 

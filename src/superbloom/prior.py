@@ -27,7 +27,7 @@ class Prior:
 
     @classmethod
     def untuned(cls, counts: Tensor, bloom: BloomHash) -> Prior:
-        """One to look at a model with while it is trained: about what is chosen in the end, 0.5 at α=4, near 1 at 50."""
+        """One to look at a model with while it is trained: about what is chosen in the end, .5 at α=4, near 1 at 50."""
         return cls(counts, max(0.0, 1 - 2 / bloom.alpha), float(bloom.num_hashes))
 
     def bonus(self, bloom: BloomHash) -> Bonus | None:

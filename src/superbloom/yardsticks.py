@@ -37,15 +37,20 @@ def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
     return np.array(ranks)
 
 
-def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
-    """Counts within 16 elements over the square roots of both frequencies, summed over the context."""
+def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int, near: bool = False) -> np.ndarray:
+    """Counts within 16 elements over the square roots of both frequencies, summed over the context.
+
+    near: an element of the context counts by one over its distance, as a model may learn that sees distances.
+    """
     similar = similarity(corpus)
     ranks = []
     for start in range(0, len(held_out.ids), 256):
         context = held_out.ids[start : start + 256]
         row, column = np.nonzero(context >= 0)  # neither PAD nor MASK
         shape = (len(context), similar.shape[0])
-        asked = sparse.csr_matrix((np.ones(len(row), np.float32), (row, context[row, column])), shape=shape)
+        distance = np.abs(column - held_out.places[start + row]) if near else np.ones(len(row))
+        weights = (1 / np.maximum(distance, 1)).astype(np.float32)
+        asked = sparse.csr_matrix((weights, (row, context[row, column])), shape=shape)
         scores = asked @ similar
         for i, target in enumerate(held_out.targets[start : start + 256]):
             mine = slice(scores.indptr[i], scores.indptr[i + 1])
