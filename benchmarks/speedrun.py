@@ -32,7 +32,7 @@ from superbloom.optimizer import clip
 from superbloom.prepare.bundled import LINKS
 from superbloom.prepare.sequences import read_sequences
 from superbloom.train import Training
-from superbloom.yardsticks import cooccurrence
+from superbloom.yardsticks import cooccurrence, similarity
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "speedrun.md"
@@ -80,7 +80,7 @@ def models(num_ids: int) -> dict[str, dict[str, Any]]:
 
 
 def yardstick(corpus: Corpus, held_out: HeldOut, near: bool = False) -> dict[str, float]:
-    return {k: share["value"] for k, share in recall(cooccurrence(corpus, held_out, DEEPEST, near)).items()}
+    return {k: share["value"] for k, share in recall(cooccurrence(similarity(corpus), held_out, DEEPEST, near)).items()}
 
 
 def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:

@@ -127,6 +127,35 @@ def test_a_head_attends_by_distance_as_its_table_says():
     assert not torch.allclose(one, model.encode(torch.tensor([[4, 7, Special.MASK, 9]]), place), atol=1e-3)
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mask_as", ["question", "element"])
+@pytest.mark.usefixtures("two_threads")
+def test_gradients_are_the_same_to_the_bit_on_several_threads(mask_as):
+    """Indexing would add up gradients by distance in no fixed order: 64 · 2 · 32 · 32 of them, in two threads."""
+    model = small(seq_len=32, mask_as=mask_as)
+    torch.manual_seed(0)
+    ids, places = torch.randint(40, (64, 32)), torch.randint(32, (64, 5))
+    ids[::2, 20:] = Special.PAD
+    found = []
+    for _ in range(6):
+        model.network.zero_grad()
+        model.encode(ids, places).square().sum().backward()
+        found.append(
+            {name: part.grad.clone() for name, part in model.network.named_parameters() if part.grad is not None}
+        )
+    assert found[0]["layers.0.distance"].abs().sum() > 0
+    for other in found[1:]:
+        for name, gradient in found[0].items():
+            assert torch.equal(gradient, other[name]), name
+
+
 def test_a_lone_mask_has_an_answer():
     log_probs = small().log_probs(torch.tensor([[Special.MASK]]), torch.tensor([[0]]))
     assert torch.isfinite(log_probs).all()

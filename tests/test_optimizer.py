@@ -98,6 +98,26 @@ def test_the_average_is_the_running_mean_of_the_weights():
     assert torch.equal(weight, current)
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.9, 0.0), (0.0, 0.9), (0.9, 0.9)])
+def test_an_average_may_be_given_up_or_begun_with_a_resumed_run(before, after):
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(3))
+
+    def steps(optimizer: RowAdam, number: int) -> None:
+        for _ in range(number):
+            weight.grad = torch.ones(3)
+            optimizer.step()
+
+    first, second = (RowAdam([weight], lr=0.1, average=average) for average in (before, after))
+    steps(first, 5)
+    second.load_state_dict(first.state_dict())
+    steps(second, 60)
+    current = weight.detach().clone()
+    second.exchange()
+    assert torch.equal(weight, current) == (after == 0.0)
+    assert torch.allclose(weight, current, atol=1.2)  # some ten steps behind, not sixty
+
+
 def test_without_an_average_there_is_nothing_to_exchange():
     weight = nn.Parameter(torch.ones(2))
     optimizer = RowAdam([weight], lr=0.1)

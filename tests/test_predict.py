@@ -12,7 +12,7 @@ from superbloom.evaluate import HeldOut, deciles, evaluate, ranks, recall
 from superbloom.hashing import Special
 from superbloom.predict import Predictor
 from superbloom.search import exhaustive
-from superbloom.yardsticks import cooccurrence, popularity, repetition
+from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,9 @@ def test_a_lower_precision_answers_nearly_the_same(superbloom, precision):
 
 def test_figures_without_the_prior_are_those_of_a_predictor_without_it(superbloom, ring_corpus):
     held_out = HeldOut.of(ring_corpus, "test", seq_len=8)
-    with_prior, without = (ranks(Predictor(superbloom.model, prior=prior), held_out) for prior in (True, False))
+    with_prior, without = (
+        ranks(Predictor(superbloom.model, prior=prior), held_out, both=True) for prior in (True, False)
+    )
     assert with_prior.without_prior.tolist() == without.rank.tolist()
     assert without.without_prior.tolist() == without.rank.tolist()
     assert with_prior.rank.tolist() != without.rank.tolist()
@@ -233,6 +235,6 @@ def test_yardsticks_equal_a_plain_recount(ring_corpus, near):
         ahead = sum(score > scores[target] for score in scores.values()) if target in scores else 20
         expected_together.append(min(ahead, 20))
     assert popularity(ring_corpus, held_out, 20).tolist() == expected_popular
-    found = cooccurrence(ring_corpus, held_out, 20, near)
+    found = cooccurrence(similarity(ring_corpus), held_out, 20, near)
     assert np.abs(found - np.array(expected_together)).max() <= 1  # float32 may order near-ties otherwise
     assert (found == expected_together).mean() > 0.95

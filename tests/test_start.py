@@ -27,12 +27,12 @@ def test_tokens_are_the_weighted_least_squares_of_what_they_add_up_to():
     rng = np.random.default_rng(0)
     bloom = BloomHash.random(60, 2, 4, seed=1)
     vectors, weights = rng.standard_normal((60, 5)), rng.uniform(0.5, 2, 60)
-    parts, used = spread_over_tokens(vectors, bloom.table.numpy(), bloom.num_buckets, weights)
+    tokens = bloom.digest(torch.arange(60)).numpy()
+    parts = spread_over_tokens(vectors, tokens, weights)
     digests = np.zeros((60, 2 * bloom.num_buckets))
-    digests[np.arange(60)[:, None], bloom.digest(torch.arange(60)).numpy()] = 1
+    digests[np.arange(60)[:, None], tokens] = 1
     root = np.sqrt(weights)[:, None]
     best, *_ = np.linalg.lstsq(root * digests, root * vectors, rcond=None)
-    assert used.all()
     missed, least = (np.sum((root * (digests @ tokens - vectors)) ** 2) for tokens in (parts, best))
     assert missed == pytest.approx(least, rel=0.01)
     assert missed < 0.8 * np.sum((root * vectors) ** 2)
@@ -43,19 +43,50 @@ def test_factors_are_the_leading_ones():
     from scipy import sparse
 
     matrix = sparse.random(80, 50, density=0.2, random_state=rng, dtype=np.float32).tocsr()
-    inputs, outputs = factors(matrix, most=10)
+    inputs, outputs = factors(matrix, 10, one_for_both=False)
     values = np.linalg.svd(matrix.toarray(), compute_uv=False)
     left = np.linalg.norm(matrix.toarray() - inputs @ outputs.T)
     assert left == pytest.approx(np.sqrt((values[10:] ** 2).sum()), rel=0.01)
 
 
-def test_the_first_answers_are_already_good(ring_corpus):
+def test_factors_of_both_sides_leave_out_negative_values():
+    """Names that only meet names of another kind have values in pairs of ± λ; one embedding takes the positive."""
+    from scipy import sparse
+
+    pairs = np.kron(np.array([[0, 1], [1, 0]]), np.kron(np.diag([1.0, 2.0, 3.0]), np.ones((2, 2))))
+    inputs, outputs = factors(sparse.csr_matrix(pairs), 12, one_for_both=True)
+    assert inputs is outputs
+    values, vectors = np.linalg.eigh(pairs)
+    positive = (vectors * np.maximum(values, 0)) @ vectors.T
+    assert np.allclose(inputs @ inputs.T, positive, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"alpha": 1}, {"inputs": "tokens"}], ids=str)
+def test_the_first_answers_are_already_good(ring_corpus, options):
     recall = {}
     for start in ("random", "co-occurrence"):
-        superbloom = Superbloom(**SMALL).fit(ring_corpus, start=start, **STILL)
+        superbloom = Superbloom(**SMALL | options).fit(ring_corpus, start=start, **STILL)
         recall[start] = superbloom.evaluate(ring_corpus)["recall"]["10"]["value"]
     assert recall["random"] < 0.2
     assert recall["co-occurrence"] > 0.6
+
+
+@pytest.mark.parametrize(("num_hashes", "alpha"), [(2, 1), (2, 4), (3, 3)])
+def test_hashes_share_evenly_what_is_explained(ring_corpus, num_hashes, alpha):
+    model = started(ring_corpus, num_hashes=num_hashes, alpha=alpha)
+    weight, _ = model.network.output_layer()
+    lengths = weight.detach().square().sum(dim=2).mean(dim=1).sqrt()
+    assert float(lengths.max() / lengths.min()) < 1.25
+
+
+def test_with_a_transform_there_is_no_such_start(ring_corpus):
+    """It would be worse than noise: a random layer stands between the mean and the output."""
+    torch.manual_seed(0)
+    config = Superbloom(**SMALL, transform=True).config_for(ring_corpus)
+    model = Model.create(config, ring_corpus.vocab)
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    start_from_cooccurrence(model, ring_corpus)
+    assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
 
 
 def test_an_unhashed_start_answers_as_the_factorised_counts_do(ring_corpus):

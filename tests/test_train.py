@@ -64,6 +64,17 @@ def test_the_sampled_softmax_baseline_learns_too(ring_corpus, proposal):
     assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85
 
 
+@pytest.mark.parametrize("options", [{}, {"tied": False}])
+def test_a_sampled_softmax_has_rows_and_no_average(ring_corpus, options):
+    """Averaged layers beside rows that are not would fit each other badly."""
+    options |= {"num_hashes": 1, "alpha": 1, "dim": 32, "heads": 2}
+    one, other = (
+        Superbloom(**options).fit(ring_corpus, steps=5, loss="sampled", samples=80, average=average, **FAST)
+        for average in (0.0, 0.9)
+    )
+    assert_equal_weights(one, other)
+
+
 def test_bf16_learns_too(ring_corpus):
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=400, precision="bf16", **FAST)
     assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85

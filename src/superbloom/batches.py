@@ -1,4 +1,4 @@
-"""Training batches (Sec. 3.1): segments, 15 % masked, 80/10/10. A pure function of (seed, step).
+"""Training batches (Sec. 3.1): segments, a share of each masked. A pure function of (seed, step).
 
 Every example has a number: batch `step` holds examples step·batch_size and on. Example e reads row e of an
 endless sequence of epochs, each a seeded permutation of the rows, and uses the e-th block of a counter-based

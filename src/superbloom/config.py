@@ -41,9 +41,9 @@ class ModelConfig:
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
     mask_as: Literal["question", "element"] = option(
-        "question", "a [MASK] is asked of the last layer only, or is an element in all of them as in BERT"
+        "question", "masks are one element, asked from each place in the last layer; or each an element, as in BERT"
     )
-    distance: bool = option(True, "each head learns how much near elements count; without, a segment is a set")
+    distance: bool = option(True, "heads learn how much near elements count (n² numbers each); without, a row is a set")
     positions: bool = option(False, "learn a position per element")
     tied: bool = option(True, "use the input embedding as output embedding")
     transform: bool = option(False, "BERT's dense layer and norm before the output")
@@ -211,7 +211,7 @@ TEXT_RESERVED = 999  # BERT's vocabulary file has about as many [unused] and spe
 
 
 def _paper(num_ids: int, alpha: int, dim: int, heads: int, ffn_dim: int, layers: int, **other: Any) -> ModelConfig:
-    """The paper's architecture (Sec. 2, App. A) with BERT's transform and bias before the output softmax."""
+    """The paper's architecture (Sec. 2, App. A) with BERT's transform and bias, not its dropout within layers."""
     return ModelConfig(
         num_ids=num_ids,
         num_hashes=1 if alpha == 1 else 2,

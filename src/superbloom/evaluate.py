@@ -1,7 +1,7 @@
 """Recall on held-out rows (Sec. 3.1): one random element of one random segment of each row is hidden.
 
 rec@k is the share of rows whose hidden id is among the k best of the whole catalogue; token rec@1 the share of
-hidden tokens that are the best of their hash. Which element is hidden depends on the seed and the row alone.
+hidden tokens that are the best of their hash. Which element is hidden depends on the seed and the rows alone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Ranks(NamedTuple):
     """Of each hidden id: its rank (0 is best, max(KS) if beyond), also without the prior; of its answer: the proof."""
 
     rank: np.ndarray  # (rows,)
-    without_prior: np.ndarray  # (rows,)
+    without_prior: np.ndarray  # (rows,), the same unless both were asked for
     certified: np.ndarray  # (rows,)
     tokens: np.ndarray  # (rows, m) whether the token is the best of its hash
 
@@ -96,16 +96,17 @@ def ranks(
     chunk: int | None = None,
     beam: int | None = None,
     max_rounds: int | None = None,
+    both: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ranks:
-    """Rank every hidden id among the whole catalogue."""
+    """Rank every hidden id among the whole catalogue; with both, also without the prior."""
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
     for ids, places, targets in held_out.parts(chunk):
         log_probs = predictor.log_probs(ids, places)
         top = predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds)
         rank = plain = _rank_of(targets, top)
-        if predictor.bonus is not None:
+        if both and predictor.bonus is not None:
             plain = _rank_of(targets, predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds, bonus=None))
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
         found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy()))
@@ -142,7 +143,7 @@ def evaluate(
     """All figures of a model on a split, as plain numbers ready for JSON."""
     check_vocabulary(predictor, corpus)
     held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
-    found = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, progress=progress)
+    found = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, both=True, progress=progress)
     rank, tokens = found.rank, found.tokens
     figures = {
         "split": split,
@@ -155,13 +156,14 @@ def evaluate(
     if predictor.bonus is not None:
         figures["without prior"] = recall(found.without_prior)
     if yardsticks:
-        from superbloom.yardsticks import cooccurrence, popularity, repetition
+        from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
+        similar = similarity(corpus)
         figures["yardsticks"] = {
             "popularity": recall(popularity(corpus, held_out, DEEPEST)),
             "repetition": recall(repetition(held_out, DEEPEST)),
-            "co-occurrence": recall(cooccurrence(corpus, held_out, DEEPEST)),
-            "co-occurrence, near": recall(cooccurrence(corpus, held_out, DEEPEST, near=True)),
+            "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
+            "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
         }
     return figures
 

@@ -31,7 +31,7 @@ def check_memory(config: ModelConfig, training: TrainConfig | None = None) -> No
     needed = copies * size * (PER_PARAMETER + (AVERAGE if training is not None and training.average else 0))
     if there is not None and needed > there:
         raise InputError(
-            f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, Adam's moments and their average; "
+            f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, moments and averages of training; "
             f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
         )
 

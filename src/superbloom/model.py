@@ -50,10 +50,11 @@ class Layer(nn.Module):
     def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None, apart: Tensor | None = None) -> Tensor:
         """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, 1, k) is True where allowed.
 
-        apart (batch, q, k) tells how far apart they are, as `distances` numbers it.
+        apart (batch, q, k) tells how far apart they are, as Network._apart numbers it; one row if all are alike.
         """
         if self.distance is not None:
-            bias = self.distance[:, apart].transpose(0, 1)  # (batch, heads, q, k)
+            assert apart is not None
+            bias = _looked_up(self.distance, apart)
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         if self.pre_norm:
             everyone = self.attention_norm(elements)
@@ -79,14 +80,24 @@ class Layer(nn.Module):
         return dropout(x, self.dropout) if self.training else x
 
 
-def dropout(x: Tensor, share: float) -> Tensor:
-    """Set a share of x to nothing, to 1/256, and scale up the rest; a byte of randomness each.
+def _looked_up(table: Tensor, index: Tensor) -> Tensor:
+    """table[:, index] as (batch, heads, q, k), from table (heads, distances) and index (batch, q, k).
 
-    F.dropout draws a number each, which takes four times as long on a CPU.
+    subtle: gradients of an indexed tensor are added up in no fixed order on several threads; those of gather are not.
+    """
+    batch, heads = len(index), len(table)
+    flat = index.flatten(1)[:, None].expand(-1, heads, -1)
+    return table.expand(batch, -1, -1).gather(2, flat).unflatten(2, index.shape[1:])
+
+
+def dropout(x: Tensor, share: float) -> Tensor:
+    """Set a share of x to nothing and scale up the rest; on a CPU by a byte of randomness each, so to 1/256.
+
+    F.dropout draws a number each, which takes four times as long there.
     """
     level = round(256 * share)
-    if level == 0:
-        return x
+    if x.device.type != "cpu" or not 0 < level < 256:
+        return F.dropout(x, share)
     noise = torch.empty(-(-x.numel() // 8), dtype=torch.long, device=x.device)
     kept = noise.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape) >= level
     return x * kept.to(x.dtype).mul_(256 / (256 - level))
@@ -131,7 +142,7 @@ class Network(nn.Module):
         """y at the wanted places (batch, p, m, d).
 
         tokens (batch, e, m), where (batch, e) and padding (batch, e) are of the elements; the element at column asked
-        (batch, p) is asked what belongs at places (batch, p).
+        (batch, p) is asked what belongs at places (batch, p). Of where, one row will do if all are alike.
         """
         m, joined = tokens.shape[2], self.config.inputs == "sum"
         x = self.embedding(tokens)  # (batch, e, m, d)
@@ -147,13 +158,13 @@ class Network(nn.Module):
         # Padding is never attended to. Without any, no mask: the attention kernel is faster.
         mask = ~padding[:, None, None] if bool(padding.any()) else None
         *lower, last = self.layers
+        apart = self._apart(where, where) if lower else None
         for layer in lower:
-            x = layer(x, x, mask, self._apart(where, where))
+            x = layer(x, x, mask, apart)
         wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
         queries = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
-        if self.position is not None:
-            nowhere = where.gather(1, wanted) == NOWHERE
-            queries = queries + self._position(torch.where(nowhere, places, NOWHERE))
+        if self.position is not None and self.config.mask_as == "question":  # as elements they have theirs
+            queries = queries + self.position(places)
         y = last(queries, x, mask, self._apart(places, where))
         if self.final_norm is not None:
             y = self.final_norm(y)
@@ -253,7 +264,7 @@ class Model:
             elements, where = _with_one_mask(ids)
             asked = torch.zeros_like(places)
         else:
-            elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device)[None]
         tokens = self.bloom.digest(elements.to(self.bloom.table.device))
         parts = (tokens, where, elements == Special.PAD, asked, places)
         return self.network.encode(*(part.to(device) for part in parts))

@@ -20,7 +20,8 @@ class RowAdam(torch.optim.AdamW):
 
     With average, a running mean of the weights is kept beside the moments, into which each step enters with a share of
     1 − average (more in the beginning). It answers better than the weights of any step (docs/speedrun.md), and is there
-    at any time, where a learning rate that falls to nothing has to know the end. Not of parameters in by_row.
+    at any time, where a learning rate that falls to nothing has to know the end. It takes in all rows, so it is no
+    company for by_row.
     """
 
     def __init__(
@@ -42,18 +43,25 @@ class RowAdam(torch.optim.AdamW):
                     self._update_rows(parameter, group)
                     parameter.grad = None
         super().step()
-        if self.average:
-            for parameter, state in self.state.items():
-                if id(parameter) not in self.by_row:
-                    self._update_average(parameter, state)
+        if self.average and self.state:
+            self._update_average()
         return result
 
-    def _update_average(self, parameter: Tensor, state: dict[str, Any]) -> None:
-        if "average" not in state:
-            state["average"] = parameter.detach().clone()
-        step = float(state["step"])
-        share = max(1 - self.average, SOON / (SOON + step))
-        _local(state["average"]).lerp_(_local(parameter.detach()), share)
+    def _update_average(self) -> None:
+        steps = float(next(iter(self.state.values()))["step"])
+        share = max(1 - self.average, SOON / (SOON + steps))
+        for parameter, state in self.state.items():
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
+        averages = [_local(state["average"]) for state in self.state.values()]
+        torch._foreach_lerp_(averages, [_local(parameter.detach()) for parameter in self.state], share)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Without an average, one kept before is forgotten: it would stand still and be taken for the model."""
+        super().load_state_dict(state_dict)
+        if not self.average:
+            for state in self.state.values():
+                state.pop("average", None)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -69,9 +77,8 @@ class RowAdam(torch.optim.AdamW):
         """Trade the weights for their averages."""
         for parameter, state in self.state.items():
             if "average" in state:
-                current = parameter.detach().clone()
-                parameter.copy_(state["average"])
-                state["average"].copy_(current)
+                # What they point to is traded, not copied: no room is needed for a third.
+                parameter.data, state["average"] = state["average"], parameter.data
 
     def _update_rows(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         grad, state = parameter.grad, self.state[parameter]

@@ -18,11 +18,12 @@ from superbloom.hashing import BloomHash
 from superbloom.model import Layer, Model
 from superbloom.yardsticks import similarity
 
-NAMES, LINKS = 100_000, 1_000_000  # at most, so that it takes seconds and some hundred megabytes at any size
+# At most as many names, links and factors are counted, so that it takes seconds and some hundred megabytes at any size.
+NAMES, LINKS, FACTORS = 100_000, 1_000_000, 256
 SPARE = 16  # vectors beyond those wanted, which the power iterations lose precision in
 PASSES = 4  # power iterations
 SWEEPS = 10  # of least squares, hash by hash
-LENGTH = 1.0  # root mean square length of the embeddings
+LENGTH = 1.0  # root mean square length of the tokens' embeddings
 
 
 @torch.no_grad()
@@ -42,9 +43,10 @@ def start_from_frequencies(model: Model, corpus: Corpus) -> None:
 def start_from_cooccurrence(model: Model, corpus: Corpus) -> None:
     """Set the embeddings to factors of the co-occurrence matrix, and the last layer to average what it attends to."""
     network, dim = model.network, model.config.dim
-    inputs, outputs = factors(similarity(corpus, NAMES, LINKS), dim)
-    if network.output is None:  # one embedding for both can only have factors of one sign
-        inputs = inputs * ((inputs * outputs).sum(axis=0) > 0)
+    if network.transform is not None:  # what stands between the mean and the output would have to be known, too
+        return
+    similar = similarity(corpus, NAMES, LINKS)
+    inputs, outputs = factors(similar, min(dim, FACTORS), one_for_both=network.output is None)
     # Turned at random, so that no head has all the leading factors to itself.
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0][: inputs.shape[1]]
     _set(network.embedding.weight, model.bloom, inputs @ rotation, corpus.id_counts("train", inputs=True))
@@ -56,12 +58,16 @@ def start_from_cooccurrence(model: Model, corpus: Corpus) -> None:
     last.mix.weight += torch.eye(dim)
 
 
-def factors(similar: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Singular vectors of a matrix times the roots of its values, up to `most`: (inputs, rank) and (outputs, rank).
+def factors(similar: sparse.csr_matrix, most: int, one_for_both: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `most` columns whose products inputs · outputsᵀ come close to a matrix: (inputs, rank) and (outputs, rank).
+
+    one_for_both: of a symmetric matrix, with inputs = outputs; what has a negative eigenvalue is left out.
 
     >>> pairs = sparse.csr_matrix(np.kron(np.eye(3), np.ones((2, 2))))     # three pairs of ids that go together
-    >>> inputs, outputs = factors(pairs, most=3)
-    >>> np.round(inputs @ outputs.T).astype(int).tolist() == pairs.toarray().astype(int).tolist()
+    >>> for one_for_both in (True, False):
+    ...     inputs, outputs = factors(pairs, 3, one_for_both)
+    ...     print(np.abs(inputs @ outputs.T - pairs).max() < 1e-5)
+    True
     True
     """
     rank = min(most, *similar.shape)
@@ -69,37 +75,48 @@ def factors(similar: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarr
     basis = basis.astype(np.float32)
     for _ in range(PASSES):
         basis = np.linalg.qr(similar.T @ (similar @ basis))[0]
+    if one_for_both:
+        values, vectors = np.linalg.eigh(basis.T @ (similar @ basis))
+        both = basis @ vectors[:, ::-1][:, :rank] * np.sqrt(np.maximum(values[::-1][:rank], 0))
+        return both, both
     left, values, right = np.linalg.svd(similar @ basis, full_matrices=False)
     scale = np.sqrt(values[:rank])
     return left[:, :rank] * scale, basis @ right.T[:, :rank] * scale
 
 
 def _set(table: Tensor, bloom: BloomHash, vectors: np.ndarray, counts: np.ndarray) -> None:
-    """Make the tokens of each id add up to its vector, at length one, as nearly as they can; others stay."""
-    names, lengths = len(vectors), np.linalg.norm(vectors, axis=1)
-    weights = np.sqrt(counts[:names]) * (lengths > 1e-6)
-    vectors = vectors / np.maximum(lengths, 1e-6)[:, None]
-    parts, used = spread_over_tokens(vectors, bloom.table[:names].numpy(), bloom.num_buckets, weights)
-    length = np.sqrt((parts[used] ** 2).sum(axis=1).mean()) if used.any() else 1.0
-    chosen = torch.from_numpy(np.flatnonzero(used))
-    table[chosen] = torch.from_numpy(parts[used] * (LENGTH / length)).to(table.dtype)
+    """Make the tokens of each id add up to its vector, all as long as another, as nearly as they can.
 
-
-def spread_over_tokens(
-    vectors: np.ndarray, buckets: np.ndarray, num_buckets: int, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Token vectors (m · num_buckets, d) that, added up over the buckets (ids, m) of each id, come close to its vector.
-
-    Weighted least squares, hash by hash in turn. Also which tokens have an id of any weight.
+    Tokens that have no counted id stay as they are.
     """
-    ids, m = buckets.shape
-    totals = np.stack([np.bincount(column, weights, minlength=num_buckets) for column in buckets.T])
-    sums = [sparse.csr_matrix((weights, (column, np.arange(ids))), shape=(num_buckets, ids)) for column in buckets.T]
-    parts = np.zeros((m, num_buckets, vectors.shape[1]), dtype=np.float32)
-    left = vectors.astype(np.float32)  # what the tokens so far do not explain
-    for _ in range(SWEEPS if m > 1 else 1):
-        for j, column in enumerate(buckets.T):
-            more = (sums[j] @ left) / np.maximum(totals[j], 1e-9)[:, None]
-            parts[j] += more
+    lengths = np.linalg.norm(vectors, axis=1)
+    counted = np.flatnonzero((lengths > 1e-6) & (counts[: len(vectors)] > 0))
+    if not len(counted):
+        return
+    vectors = vectors[counted] / lengths[counted, None]
+    tokens, numbers = np.unique(bloom.digest(counted).numpy(), return_inverse=True)
+    parts = spread_over_tokens(vectors, numbers.reshape(len(counted), -1), np.sqrt(counts[counted]))
+    length = np.sqrt(np.square(parts).sum(axis=1).mean())
+    table[torch.from_numpy(tokens)] = torch.from_numpy(parts * (LENGTH / length)).to(table.dtype)
+
+
+def spread_over_tokens(vectors: np.ndarray, tokens: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Vectors of tokens which, added up over the m tokens (ids, m) of each id, come close to that id's of (ids, d).
+
+    Weighted least squares: first all hashes at once, so that they share evenly what is to be explained, then in turn.
+    """
+    ids, m = tokens.shape
+    size, weights = tokens.max() + 1, weights.astype(np.float32)
+    means = []
+    for column in tokens.T:
+        total = np.maximum(np.bincount(column, weights, minlength=size), 1e-9).astype(np.float32)
+        means.append(sparse.csr_matrix((weights / total[column], (column, np.arange(ids))), shape=(size, ids)))
+    left = vectors.astype(np.float32)  # what the tokens do not explain yet
+    parts = sum(mean @ left for mean in means) / np.float32(m)
+    left = left - parts[tokens].sum(axis=1)
+    for _ in range(SWEEPS):
+        for mean, column in zip(means, tokens.T, strict=True):
+            more = mean @ left
+            parts += more
             left -= more[column]
-    return parts.reshape(m * num_buckets, -1), totals.reshape(-1) > 0
+    return parts

@@ -63,7 +63,7 @@ def fit(
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
-    Weights begin as config.start says, and end as the running average of all steps.
+    Weights begin as config.start says, and end as their running average, unless config.average is 0 or loss "sampled".
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
@@ -243,10 +243,11 @@ class Training(L.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         network, by_row = self.objective.network, list[Any]()
         if self.config.loss == "sampled":  # a step has a gradient for few rows; for those alone, if it need not be sent
-            network.embedding.sparse = self._trainer is None or self.trainer.world_size == 1
+            alone = self._trainer is None or self.trainer.world_size == 1
+            network.embedding.sparse = alone and network.output is None
             by_row = [network.embedding.weight if network.output is None else network.output]
-        parameters, rate, average = self.objective.parameters(), self.config.learning_rate, self.config.average
-        self.optimizer = RowAdam(parameters, rate, by_row, average)
+        average = 0.0 if by_row else self.config.average
+        self.optimizer = RowAdam(self.objective.parameters(), self.config.learning_rate, by_row, average)
         return self.optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

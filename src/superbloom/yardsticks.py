@@ -37,12 +37,11 @@ def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
     return np.array(ranks)
 
 
-def cooccurrence(corpus: Corpus, held_out: HeldOut, deepest: int, near: bool = False) -> np.ndarray:
-    """Counts within 16 elements over the square roots of both frequencies, summed over the context.
+def cooccurrence(similar: sparse.csr_matrix, held_out: HeldOut, deepest: int, near: bool = False) -> np.ndarray:
+    """Counts within 16 elements over the square roots of both frequencies (`similarity`), summed over the context.
 
     near: an element of the context counts by one over its distance, as a model may learn that sees distances.
     """
-    similar = similarity(corpus)
     ranks = []
     for start in range(0, len(held_out.ids), 256):
         context = held_out.ids[start : start + 256]
