@@ -43,9 +43,9 @@ WATCH = {"valid_rows": 1500, "valid_every": 100, "quiet": True}
 WIDTH = 128  # the default of ModelConfig, and of the unhashed model of the same width
 # The recipe before, and what each change is.
 BEFORE = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False, "dropout": 0.0}
-BEFORE_TRAINING = {"start": "random", "average": 0.0, "mask_share": 0.15}
+BEFORE_TRAINING = {"warm_start": False, "average": 0.0, "mask_share": 0.15}
 CHANGES = {
-    "start from co-occurrence": {"start": "co-occurrence"},
+    "start from co-occurrence": {"warm_start": True},
     "attention by distance": {"distance": True},
     "an id is the sum of its tokens": {"inputs": "sum"},
     "[MASK] as a question, 30 % masked": {"mask_as": "question", "mask_share": TrainConfig(steps=1).mask_share},

@@ -22,7 +22,9 @@ from superbloom.train import Training
 from superbloom.watch import Watch
 
 COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--save-every", 25)
-SMALL = ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--batch-size", 32, "--learning-rate", 0.005, "--warmup", 10)
+# Without dropout, which each process draws for itself, and from noise, so that there is something to learn.
+SMALL = ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0, "--no-warm-start")
+SMALL += ("--batch-size", 32, "--learning-rate", 0.005, "--warmup", 10)
 
 
 def log(folder: Path) -> list[list[float]]:
@@ -49,7 +51,7 @@ def alone(ring_corpus, tmp_path_factory) -> Path:
     finish(folder, start(folder, *COMMAND, *SMALL, "--steps", 50))
     assert log(folder)[-1][0] == 50
     losses = [loss for _, loss, _ in log(folder) if loss]
-    assert losses[-1] < 0.97 * losses[0], "it learns, so that there is something to compare"
+    assert losses[-1] < 0.98 * losses[0], "it learns, so that there is something to compare"
     return folder
 
 
@@ -100,7 +102,9 @@ def test_a_gradient_does_not_depend_on_how_the_batch_is_shared(softmax, ranks):
     rng = np.random.default_rng(0)
     corpus = Corpus.from_sequences([[f"name {i}" for i in rng.integers(0, 50, rng.integers(2, 30))] for _ in range(99)])
     torch.manual_seed(0)
-    model = Model.create(ModelConfig(num_ids=corpus.num_ids, alpha=2, dim=16, softmax=softmax), corpus.vocab)
+    model = Model.create(
+        ModelConfig(num_ids=corpus.num_ids, alpha=2, dim=16, softmax=softmax, dropout=0.0), corpus.vocab
+    )
     training = Training(model, corpus, TrainConfig(steps=1, batch_size=12))
 
     def loss_and_gradient(parts: int) -> list[torch.Tensor]:

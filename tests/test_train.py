@@ -149,7 +149,7 @@ def test_minutes_end_training(ring_corpus):
         ({"steps": 1, "batch_size": 0}, "batch_size=0: 1 or more"),
         ({"steps": 1, "mask_share": 1.5}, "mask_share=1.5: between 0 and 1"),
         ({"steps": 1, "average": 1.0}, "average=1.0: from 0 to below 1 is allowed"),
-        ({"steps": 1, "start": "warm"}, "start='warm': 'co-occurrence' or 'random' is allowed"),
+        ({"steps": 1, "warm_start": 1}, "warm_start=1: True or False is allowed"),
         ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),
         ({"steps": 1, "learning_rate": 0}, "learning_rate=0: more than 0"),
         ({"steps": 1, "seed": -1}, "seed=-1: 0 to 2"),
@@ -222,7 +222,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
 def test_recall_by_hand(ring_corpus):
     """A model that knows nothing but frequencies answers as popularity does."""
     superbloom = Superbloom(num_hashes=1, alpha=1, dim=16, heads=2).fit(
-        ring_corpus, steps=1, start="random", **FAST | {"learning_rate": 1e-9}
+        ring_corpus, steps=1, warm_start=False, **FAST | {"learning_rate": 1e-9}
     )
     figures = evaluate(superbloom.predictor, ring_corpus)
     assert figures["recall"]["10"]["value"] == pytest.approx(

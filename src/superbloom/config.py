@@ -119,7 +119,7 @@ class TrainConfig:
     clip: float = option(1.0, "largest norm of the gradient")
     average: float = option(0.998, "share of the past in the running mean of the weights that is the model; 0: none")
     mask_share: float = option(0.3, "share of a segment that is masked")
-    start: Literal["co-occurrence", "random"] = option("co-occurrence", "embeddings to begin with: counted, or noise")
+    warm_start: bool = option(True, "begin with embeddings from counted co-occurrence; without, with noise")
     seed: int = option(0, "seed of weights, batches and dropout")
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
@@ -150,6 +150,8 @@ class TrainConfig:
             faults.append(f"weight_decay={self.weight_decay}: from 0 is allowed")
         if not _number(self.average) or not 0 <= self.average < 1:
             faults.append(f"average={self.average}: from 0 to below 1 is allowed")
+        if type(self.warm_start) is not bool:
+            faults.append(f"warm_start={self.warm_start!r}: True or False is allowed")
         if type(self.workers) is not int or not 0 <= self.workers <= 256:
             faults.append(f"workers={self.workers}: 0 to 256 is allowed")
         if not _seed(self.seed):
@@ -157,7 +159,6 @@ class TrainConfig:
         if not _number(self.mask_share) or not 0 < self.mask_share < 1:
             faults.append(f"mask_share={self.mask_share}: between 0 and 1 is allowed")
         choices = (
-            ("start", ("co-occurrence", "random")),
             ("precision", ("fp32", "bf16")),
             ("loss", ("full", "sampled")),
             ("proposal", ("log-uniform", "empirical")),
@@ -201,7 +202,7 @@ class Preset:
 
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
-_PAPER = {"start": "random", "mask_share": 0.15, "average": 0.0}
+_PAPER = {"warm_start": False, "mask_share": 0.15, "average": 0.0}
 _FULL = _PAPER | {"learning_rate": 1e-4, "batch_size": 1024}
 _TOP = _PAPER | {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889

@@ -76,8 +76,11 @@ class RowAdam(torch.optim.AdamW):
     def exchange(self) -> None:
         """Trade the weights for their averages."""
         for parameter, state in self.state.items():
-            if "average" in state:
-                # What they point to is traded, not copied: no room is needed for a third.
+            if "average" in state and hasattr(parameter, "to_local"):  # a share, which is known by its place in memory
+                current = _local(parameter).clone()
+                _local(parameter).copy_(_local(state["average"]))
+                _local(state["average"]).copy_(current)
+            elif "average" in state:  # traded, not copied: no room is needed for a third
                 parameter.data, state["average"] = state["average"], parameter.data
 
     def _update_rows(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:

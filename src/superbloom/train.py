@@ -63,7 +63,7 @@ def fit(
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
-    Weights begin as config.start says, and end as their running average, unless config.average is 0 or loss "sampled".
+    Weights begin as config.warm_start says, and end as their running average, if config.average asks for one.
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
@@ -83,8 +83,8 @@ def fit(
         began = time.monotonic()
         if checkpoint is None:
             start_from_frequencies(model, corpus)
-            if config.start == "co-occurrence":
-                with room_for("counting co-occurrences", "train with --start random"):
+            if config.warm_start:
+                with room_for("counting co-occurrences", "train with --no-warm-start"):
                     start_from_cooccurrence(model, corpus)
         watch = Watch(model, corpus, config, run, stop, progress, seconds=time.monotonic() - began)
         trainer = _trainer(config, watch, steps, run, place)
