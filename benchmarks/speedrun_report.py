@@ -51,12 +51,12 @@ def after(curves: dict[str, Any]) -> str:
     rows = []
     for corpus, cells in curves.items():
         least = cells["yardstick"]
-        (test, *_) = [a["test yardsticks"] for cell in cells["models"].values() for a in cell["after"].values()]
+        (test, *_) = [a["test yardsticks"] for cell in cells["models"].values() for a in cell.get("after", {}).values()]
         for name, kind, place in (("co-occurrence", "yardstick", f"**{corpus}**"), ("co-occurrence, near", "near", "")):
             times = cells[kind]["10"] / least["10"]
             rows.append([place, name, "", "", triple(cells[kind]), f"{times:.2f}", triple(test[name])])
         for name, cell in cells["models"].items():
-            for minutes, figures in cell["after"].items():
+            for minutes, figures in cell.get("after", {}).items():
                 times = figures["validation"]["10"] / least["10"]
                 size = f"{cell['parameters'] / 1e6:.2f} M"
                 recall = [triple(figures["validation"]), f"{times:.2f}", triple(figures["test"])]
@@ -71,16 +71,16 @@ def triple(recall: dict[str, float]) -> str:
 
 def brought(changes: dict[str, Any]) -> str:
     runs = changes["runs"]
-    rows = [["the recipe before", *cells(runs["none"]), *cells(runs["all"])]]
+    rows = [["nothing / everything", *cells(runs.get("none")), *cells(runs.get("all"))]]
     for name in (name.removeprefix("only: ") for name in runs if name.startswith("only: ")):
-        rows.append([name, *cells(runs[f"only: {name}"]), *cells(runs[f"all but: {name}"])])
-    rows[0][0] = "nothing / everything"
+        rows.append([name, *cells(runs[f"only: {name}"]), *cells(runs.get(f"all but: {name}"))])
     header = ["change", "alone: rec@1 / 10 / 20", "steps", "all but it: rec@1 / 10 / 20", "steps"]
     return markdown(header, rows)
 
 
-def cells(run: dict[str, Any]) -> list[str]:
-    return [triple(run["validation"]), f"{run['steps']:,}"]
+def cells(run: dict[str, Any] | None) -> list[str]:
+    """Recall and steps of a run, if it was measured."""
+    return ["–", "–"] if run is None else [triple(run["validation"]), f"{run['steps']:,}"]
 
 
 def spent(profile: dict[str, Any]) -> str:
