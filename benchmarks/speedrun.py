@@ -25,7 +25,7 @@ from record import surroundings
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig
-from superbloom.evaluate import DEEPEST, HeldOut, recall
+from superbloom.evaluate import DEEPEST, KS, HeldOut, recall
 from superbloom.memory import num_parameters
 from superbloom.model import Model
 from superbloom.optimizer import clip
@@ -106,7 +106,7 @@ def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
                 test = superbloom.evaluate(corpus)
                 cell["after"][str(minutes)] = {
                     "steps": superbloom.training["steps"],
-                    "validation": {k: cell["history"][-1][f"recall_at_{k}"] for k in (1, 10, 20)},
+                    "validation": taken(superbloom),
                     "test": {k: share["value"] for k, share in test["recall"].items()},
                     "test yardsticks": {
                         name: {k: share["value"] for k, share in shares.items()}
@@ -116,6 +116,12 @@ def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
                 passed = passes(cell["history"], cells["yardstick"])
                 print(f"{name}, {model}, {minutes} min: {cell['after'][str(minutes)]}, passed: {passed}", flush=True)
                 keep(results)
+
+
+def taken(superbloom: Superbloom) -> dict[int, float]:
+    """Validation recall of the weights that became the model."""
+    point = next(p for p in superbloom.metrics["history"] if p["step"] == superbloom.training["taken"])
+    return {k: point[f"recall_at_{k}"] for k in KS}
 
 
 def passes(history: list[dict[str, float]], least: dict[str, float]) -> float | None:
@@ -140,7 +146,7 @@ def changes(given: argparse.Namespace, results: dict[str, Any]) -> None:
         superbloom = Superbloom(alpha=alpha, **chosen).fit(corpus, minutes=CHANGES_MINUTES, **training, **WATCH)
         results["changes"]["runs"][setting] = {
             "steps": superbloom.training["steps"],
-            "validation": {k: superbloom.metrics["history"][-1][f"recall_at_{k}"] for k in (1, 10, 20)},
+            "validation": taken(superbloom),
         }
         print(setting, results["changes"]["runs"][setting], flush=True)
         keep(results)

@@ -51,7 +51,7 @@ def test_a_resumed_run_ends_in_the_weights_and_log_of_one_never_stopped(tmp_path
     rows = [[f"name {(row * 7 + i * i) % 60}" for i in range(6)] for row in range(828)]
     corpus = Corpus.from_sequences(rows)
     assert len(corpus.rows("train")) == 22 * 31
-    fast = FAST | {"workers": workers, "batch_size": 31}
+    fast = FAST | {"workers": workers, "batch_size": 31, "patience": 0}  # each end is validated, and might be the best
     straight = Superbloom(**SMALL).fit(corpus, steps=50, run=tmp_path / "straight", **fast)
     Superbloom(**SMALL).fit(corpus, steps=stop, run=tmp_path / "broken", **fast)
     # As a kill leaves it: the run's log has gone on beyond its checkpoint, and its last line is cut.
@@ -66,6 +66,19 @@ def test_a_resumed_run_ends_in_the_weights_and_log_of_one_never_stopped(tmp_path
     assert [entry for entry in progress(resumed) if entry[0] not in ends] == progress(straight)
     kept = [line for line in figures(tmp_path / "broken") if int(line.split(",")[0].replace("step", "0")) not in ends]
     assert kept == figures(tmp_path / "straight")
+
+
+def test_the_best_weights_are_kept_with_a_checkpoint(ring_corpus, tmp_path):
+    """Killed after its best validation, a run that goes on ends in those weights."""
+    options = FAST | {"valid_every": 10, "learning_rate": 0.3, "save_every": 40, "run": tmp_path}
+    straight = Superbloom(**SMALL).fit(ring_corpus, steps=60, **options)
+    assert straight.training["taken"] < 40
+    last, before = checkpoints(tmp_path)
+    last.unlink()
+    assert step_of(before) == 40
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=60, resume=True, **options)
+    assert resumed.training["taken"] == straight.training["taken"]
+    assert_equal(weights(straight), weights(resumed))
 
 
 def test_logs_and_validation_are_kept(ring_corpus, tmp_path):

@@ -112,6 +112,30 @@ def test_the_model_is_the_average_of_the_steps(ring_corpus):
     assert other.metrics["history"][-1]["recall_at_10"] == float((rank < 10).mean())
 
 
+def test_the_best_validated_weights_are_taken_and_training_stops(ring_corpus, capsys):
+    """A learning rate that ruins what was learnt: the model is what it was before."""
+    options = FAST | {"valid_every": 10, "quiet": False}
+    fitted = Superbloom(**SMALL).fit(ring_corpus, steps=400, patience=3, **options | {"learning_rate": 0.3})
+    recalls = [point["recall_at_10"] for point in fitted.metrics["history"]]
+    best = len(recalls) - 1 - recalls[::-1].index(max(recalls))
+    assert fitted.training["taken"] == fitted.metrics["history"][best]["step"]
+    assert len(recalls) == best + 1 + 3  # then it was enough
+    assert fitted.training["steps"] == fitted.metrics["history"][-1]["step"] < 400
+    assert f"no better validation in 3 since step {fitted.training['taken']}" in capsys.readouterr().err
+    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=1000)
+    prior = Prior.untuned(torch.from_numpy(ring_corpus.id_counts("train")), fitted.model.target_bloom)
+    rank = ranks(Predictor(replace(fitted.model, prior=prior)), held_out).rank
+    assert float((rank < 10).mean()) == recalls[best] > recalls[-1]
+
+
+def test_without_patience_the_last_weights_are_taken(ring_corpus):
+    ruinous = FAST | {"valid_every": 10, "learning_rate": 0.3}
+    last = Superbloom(**SMALL).fit(ring_corpus, steps=60, patience=0, **ruinous)
+    assert (last.training["steps"], last.training["taken"]) == (60, 60)
+    recalls = [point["recall_at_10"] for point in last.metrics["history"]]
+    assert recalls[-1] < max(recalls)
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_dropout_drops_its_share_and_keeps_the_mean(share):
     torch.manual_seed(0)
@@ -148,6 +172,7 @@ def test_minutes_end_training(ring_corpus):
         ({"steps": 0}, "steps=0: 1 or more"),
         ({"steps": 1, "batch_size": 0}, "batch_size=0: 1 or more"),
         ({"steps": 1, "mask_share": 1.5}, "mask_share=1.5: between 0 and 1"),
+        ({"steps": 1, "patience": -1}, "patience=-1: 0 or more is allowed"),
         ({"steps": 1, "average": 1.0}, "average=1.0: from 0 to below 1 is allowed"),
         ({"steps": 1, "warm_start": 1}, "warm_start=1: True or False is allowed"),
         ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),

@@ -118,6 +118,9 @@ class TrainConfig:
     weight_decay: float = option(0.0, "decoupled weight decay")
     clip: float = option(1.0, "largest norm of the gradient")
     average: float = option(0.998, "share of the past in the running mean of the weights that is the model; 0: none")
+    patience: int = option(
+        20, "stop after so many validations without a better one; 0: take the last weights, not the best"
+    )
     mask_share: float = option(0.3, "share of a segment that is masked")
     warm_start: bool = option(True, "begin with embeddings from counted co-occurrence; without, with noise")
     seed: int = option(0, "seed of weights, batches and dropout")
@@ -152,6 +155,8 @@ class TrainConfig:
             faults.append(f"average={self.average}: from 0 to below 1 is allowed")
         if type(self.warm_start) is not bool:
             faults.append(f"warm_start={self.warm_start!r}: True or False is allowed")
+        if type(self.patience) is not int or self.patience < 0:
+            faults.append(f"patience={self.patience}: 0 or more is allowed")
         if type(self.workers) is not int or not 0 <= self.workers <= 256:
             faults.append(f"workers={self.workers}: 0 to 256 is allowed")
         if not _seed(self.seed):
@@ -202,7 +207,7 @@ class Preset:
 
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
-_PAPER = {"warm_start": False, "mask_share": 0.15, "average": 0.0}
+_PAPER = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0}
 _FULL = _PAPER | {"learning_rate": 1e-4, "batch_size": 1024}
 _TOP = _PAPER | {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889

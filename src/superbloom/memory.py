@@ -13,7 +13,7 @@ from superbloom.model import Network
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 PER_PARAMETER = 16  # bytes: weight, gradient, and Adam's two moments
-AVERAGE = 4  # and the running mean of the weights
+COPY = 4  # and for the running mean of the weights, and for the best ones so far
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -28,10 +28,11 @@ def check_memory(config: ModelConfig, training: TrainConfig | None = None) -> No
     if torch.accelerator.is_available() or (training is not None and training.strategy == "fsdp"):
         return
     size, there = num_parameters(config), machine_memory()
-    needed = copies * size * (PER_PARAMETER + (AVERAGE if training is not None and training.average else 0))
+    more = 0 if training is None else COPY * (bool(training.average) + bool(training.patience))
+    needed = copies * size * (PER_PARAMETER + more)
     if there is not None and needed > there:
         raise InputError(
-            f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, moments and averages of training; "
+            f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, moments and copies of training; "
             f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
         )
 

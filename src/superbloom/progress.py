@@ -62,6 +62,10 @@ class TrainingProgress:
         elif not self.bar.disable:
             self.bar.update(self.task, completed=done, **shown)
 
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(line, markup=False, highlight=False)
+
 
 @contextmanager
 def counting(what: str, total: int | None, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:

@@ -63,7 +63,8 @@ def fit(
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
-    Weights begin as config.warm_start says, and end as their running average, if config.average asks for one.
+    Weights begin as config.warm_start says. They end as their running average, if config.average asks for one, and with
+    config.patience as that which was best in validation.
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
@@ -96,6 +97,7 @@ def fit(
                 trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
             training.optimizer.exchange()
             training.bring_home()
+            watch.take_best()
         finally:
             watch.close()
             model.network.embedding.sparse = False
@@ -108,6 +110,7 @@ def fit(
         "steps": trainer.global_step,
         "seconds": watch.seconds,
         "history": watch.history,
+        "taken": watch.taken or trainer.global_step,
         "interrupted": bool(watch.stopped),
     }
 

@@ -1,4 +1,4 @@
-"""What happens beside the steps: validation, log, checkpoints, the progress bar, and the decision to stop."""
+"""What happens beside the steps: validation, log, checkpoints, the best weights, progress, and the decision to stop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from torch import Tensor
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
@@ -41,6 +42,8 @@ class Watch(L.Callback):
         self.predictor = Predictor(replace(model, prior=prior))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
+        self.best: dict[str, Tensor] = {}  # weights, of the validation with the highest recall
+        self.taken = 0  # the step they were of
         self.earlier = self.seconds = self.validated = seconds  # spent before the first step
         self.stopped = 0  # by which signal
         self.run_log: Log | None = None  # Lightning puts something else into every callback.log
@@ -68,6 +71,7 @@ class Watch(L.Callback):
         last = over or step == self.config.steps
         if step % self.config.valid_every == 0 or tenth or last:
             self._validate(trainer, training)
+            over = over or self._hopeless(trainer)
         loss = outputs["loss"].detach()
         if step % LOG_EVERY == 0:
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
@@ -86,14 +90,37 @@ class Watch(L.Callback):
     def _validate(self, trainer: L.Trainer, training: Any) -> None:
         self.validated = self.seconds
         if self.held_out:
+            step, better = trainer.global_step, 0
             with training.optimizer.averaged():
                 training.bring_home()
                 if main_process():
-                    rank, step = ranks(self.predictor, self.held_out).rank, trainer.global_step
+                    rank = ranks(self.predictor, self.held_out).rank
                     recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
+                    better = int(all(recall["recall_at_10"] >= earlier["recall_at_10"] for earlier in self.history))
                     self.history.append({"step": step, "seconds": round(self.seconds, 1), **recall})
                     self._log(step, valid_recall_at_10=recall["recall_at_10"])
-            trainer.strategy.barrier()
+                (better,) = agree(trainer, better)
+                if better and self.config.patience:
+                    self.taken = step
+                    if main_process() or not training.sharded:
+                        weights = self.predictor.model.network.state_dict()
+                        self.best = {name: value.to("cpu", copy=True) for name, value in weights.items()}
+
+    def _hopeless(self, trainer: L.Trainer) -> bool:
+        """Whether validation has not become better for as often as is waited."""
+        since = sum(point["step"] > self.taken for point in self.history)
+        (enough,) = agree(trainer, self.config.patience > 0 and since >= self.config.patience)
+        if enough:
+            self.progress.say(
+                f"no better validation in {since} since step {self.taken:,}: its weights are taken "
+                f"(--patience {2 * since} waits longer)"
+            )
+        return bool(enough)
+
+    def take_best(self) -> None:
+        """Give the model the weights that were best in validation."""
+        if self.best:
+            self.predictor.model.network.load_state_dict(self.best)
 
     def _log(self, step: int, **figures: float) -> None:
         if self.run_log is not None:
@@ -106,8 +133,10 @@ class Watch(L.Callback):
             trainer.save_checkpoint(self.run / "checkpoint")  # the name is made from step and content
 
     def state_dict(self) -> dict[str, Any]:
-        return {"history": self.history, "seconds": self.seconds}
+        return {"history": self.history, "seconds": self.seconds, "best": self.best, "taken": self.taken}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = state_dict["history"]
         self.seconds = self.earlier = state_dict["seconds"]
+        if self.config.patience:
+            self.best, self.taken = state_dict.get("best", {}), state_dict.get("taken", 0)
