@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from superbloom.config import PRESETS, ModelConfig
+from superbloom.config import PAPER as PRESETS
+from superbloom.config import ModelConfig
 from superbloom.errors import InputError
 from superbloom.hashing import Special
 from superbloom.model import Layer, Model, Network
@@ -222,7 +223,7 @@ def test_the_superbloom_row_fits_if_it_had_200k_tokens():
         ({"norm": "middle"}, "norm='middle': 'pre' or 'post' is allowed"),
         ({"softmax": "none"}, "softmax='none': 'per-hash' or 'joint' is allowed"),
         ({"inputs": "letters"}, "inputs='letters': 'sum' or 'tokens' is allowed"),
-        ({"mask_as": 1}, "mask_as=1: 'question' or 'element' is allowed"),
+        ({"mask_as": 1}, "mask_as=1: 'question' or 'element' or 'next' is allowed"),
         (
             {"spread": 1, "distance": "far"},
             "spread=1: True or False is allowed; distance='far': True or False is allowed",

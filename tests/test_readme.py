@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -31,6 +33,10 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
     import gzip
 
     (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
+    (tmp_path / "new-names.txt").write_text("Bill Evans\n")
+    events = [(f"buyer {i % 7}", f"product {i % 5}", i) for i in range(60)]
+    log = dict(zip(("buyer", "product", "at"), map(list, zip(*events, strict=True)), strict=True))
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
     (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     (commands,) = blocks("sh")
     ran = 0
@@ -44,7 +50,7 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
         done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         ran += 1
-    assert ran == 6
+    assert ran == 9
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from superbloom import store
+import pyarrow.compute as pc
+
+from superbloom import growth, store
 from superbloom.calibrate import calibrate
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.corpus import Corpus
@@ -21,7 +24,7 @@ from superbloom.predict import Prediction, Predictor
 from superbloom.processes import main_process
 
 DEFAULT_MINUTES = 5.0
-SIZES = {"num_ids", "num_target_ids"}  # what a corpus decides
+SIZES = {"num_ids", "num_target_ids", "buckets"}  # what a corpus decides, or the model that is extended
 
 
 class Superbloom:
@@ -45,6 +48,7 @@ class Superbloom:
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None
         self._predictor: Predictor | None = None
+        self._corpus: Corpus | None = None
 
     def __repr__(self) -> str:
         if self._model is None:
@@ -73,6 +77,7 @@ class Superbloom:
         self,
         corpus: Corpus,
         *,
+        from_model: Superbloom | str | Path | None = None,
         run: str | Path | None = None,
         resume: bool = False,
         quiet: bool = False,
@@ -81,6 +86,8 @@ class Superbloom:
     ) -> Superbloom:
         """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
 
+        from_model, a model or its folder, is what training begins with; names of the corpus it does not know are new to
+        it (see extend).
         run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
         With run, SIGTERM saves a checkpoint and ends the process. devices=2 trains in two processes: this script is
         then run by both, and the main one alone saves. begin is called once nothing is left that could be refused.
@@ -90,22 +97,55 @@ class Superbloom:
         from superbloom.train import fit
 
         config = train_config(**self.train_options | options)
-        shape = self.config_for(corpus)
-        check_memory(shape, config)
-        torch.manual_seed(config.seed)
-        with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
-            model = Model.create(shape, corpus.vocab, corpus.target_vocab)
+        if from_model is not None:
+            model = self._continued(from_model, corpus)
+            corpus = corpus.under(model.vocab)
+            check_memory(model.config, config)
+        else:
+            shape = self.config_for(corpus)
+            check_memory(shape, config)
+            torch.manual_seed(config.seed)
+            with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
+                model = Model.create(shape, corpus.vocab, corpus.target_vocab)
         folder = None if run is None else Path(run)
-        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin)
+        ready = from_model is not None
+        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin, ready=ready)
         # Of several processes, the main one has the model as it is to be used and saved.
         self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
+        self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
         return self
 
+    def _continued(self, from_model: Superbloom | str | Path, corpus: Corpus) -> Model:
+        """A copy of a model that knows the names of a corpus, too."""
+        base = from_model if isinstance(from_model, Superbloom) else Superbloom.from_pretrained(from_model)
+        if self.options and self.options != base.options:
+            raise InputError("from_model decides sizes and choices of the model; give Superbloom() no other options")
+        self.options, model = base.options, base.model
+        theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, model.vocab))
+        new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
+        if new:
+            model = growth.extend(model, new)
+        return replace(model, network=copy.deepcopy(model.network))
+
+    def extend(
+        self,
+        names: Iterable[str],
+        *,
+        like: Mapping[str, Sequence[str]] | None = None,
+        reserve: float = growth.RESERVE,
+    ) -> Superbloom:
+        """Add names that were not there in training; old digests and answers among old names stay as they are.
+
+        like: {new name: [known names]} gives it buckets of those, so that it is at first answered beside them.
+        """
+        self._use(growth.extend(self.model, names, like=like, reserve=reserve))
+        return self
+
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
         """rec@k on held-out rows beside yardsticks; see evaluate.evaluate. Kept with the model when it is saved."""
-        figures = evaluate(self.predictor, corpus, **options)
+        figures = evaluate(self.predictor, corpus.under(self.model.vocab), **options)
         self.metrics[figures["split"]] = figures
         return figures
 
@@ -115,6 +155,48 @@ class Superbloom:
         """The k best names for the [MASK] of the context; if it has several, one such list for each."""
         found = self.predictor.predict(context, k, **options)
         return found[0] if len(found) == 1 else found
+
+    def recommend(
+        self,
+        users: Iterable[Any] | None = None,
+        k: int = 10,
+        filter_seen: bool = True,
+        items_to_recommend: Iterable[str] | None = None,
+        *,
+        corpus: Corpus | None = None,
+        strict: bool = False,
+    ) -> Any:
+        """The k best next items of users, all if None: a table of user, item, score, rank, certified.
+
+        Histories are those of the corpus it was fitted on, or of another with the same names. Items a user has seen
+        are not among them unless filter_seen=False; items_to_recommend are the only ones that may be.
+        """
+        from superbloom.recommend import Histories, frame, recommend
+
+        corpus = corpus or self._corpus
+        if corpus is None:
+            raise InputError("a loaded model knows no users; give corpus=, or use recommend_for with lists of names")
+        histories = Histories.of_users(corpus.under(self.model.vocab), users, strict)
+        found = recommend(self.predictor, histories, k, filter_seen=filter_seen, items_to_recommend=items_to_recommend)
+        return frame(found, corpus.backend)
+
+    def recommend_for(self, lists: Any, k: int = 10, *, strict: bool = False, **options: Any) -> Any:
+        """The same for lists of names that no user has; as `user`, the number of the list, or its key in a mapping."""
+        from superbloom.recommend import Histories, frame, recommend
+
+        histories = Histories.of_names(lists, self.model.vocab, strict)
+        return frame(recommend(self.predictor, histories, k, **options), self._backend)
+
+    def similar_items(self, items: Iterable[str], k: int = 10) -> Any:
+        """The k items that go best with each of some: the answers to a history of that one alone."""
+        from superbloom.recommend import Histories, frame, recommend
+
+        found = recommend(self.predictor, Histories.of_names({i: [i] for i in items}, self.model.vocab, True), k)
+        return frame({"similar_to": found.pop("user"), **found}, self._backend)
+
+    @property
+    def _backend(self) -> str | None:
+        return None if self._corpus is None else self._corpus.backend
 
     @property
     def model(self) -> Model:

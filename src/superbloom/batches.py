@@ -38,7 +38,8 @@ class Batch(NamedTuple):
 class Batches:
     """The stream of training batches of a corpus; rank r of several takes the r-th part of each.
 
-    Without perturb every chosen element is masked, none is replaced or left.
+    Without perturb every chosen element is masked, none is replaced or left. With every, all elements are to be
+    predicted, each from those before it, and none is masked.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Batches:
         mask_share: float,
         seed: int,
         perturb: bool = True,
+        every: bool = False,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -62,7 +64,7 @@ class Batches:
         if batch_size % ranks:
             raise InputError(f"batch_size={batch_size} does not divide among {ranks} processes; choose a multiple")
         self.corpus, self.seq_len, self.mask_share, self.seed = corpus, seq_len, mask_share, seed
-        self.masked = MASKED if perturb else 1.0
+        self.masked, self.every = MASKED if perturb else 1.0, every
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
         # One draw for the segment, then for each element: whether it is masked, how, and by what.
@@ -72,12 +74,17 @@ class Batches:
         examples = step * self.batch_size + np.arange(self.batch_size)
         rows, ours = self._row(examples), slice(self.first, self.first + self.share)
         uniform = self._uniform(examples[ours][0])
-        start, length = segments(self.corpus.offsets, rows[ours], uniform[:, 0], self.seq_len)
+        begin, end = self.corpus.offsets[rows], self.corpus.ends[rows]
+        start, length = segments(begin[ours], end[ours], uniform[:, 0], self.seq_len)
+        total = int(self._wanted(np.minimum(end - begin, self.seq_len)).sum())
         mask, how, what = np.split(uniform[:, 1 : 1 + 3 * self.seq_len], 3, axis=1)
         n = int(length.max())
         inside = np.arange(n) < length[:, None]
         at = np.where(inside, start[:, None] + np.arange(n), 0)
         ids = np.where(inside, self.corpus.ids[at], np.int32(Special.PAD))
+        if self.every:
+            targets = np.where(inside, self.corpus.targets[at], np.int32(Special.PAD))
+            return Batch(_tensor(ids), torch.arange(n).expand(self.share, n), _tensor(targets), total)
         # Mask the elements with the smallest draws: the share of the segment, but at least one.
         wanted = self._wanted(length)
         ranked = np.argsort(np.where(inside, mask[:, :n], 2.0), axis=1, kind="stable")
@@ -92,8 +99,6 @@ class Batches:
         )
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]
-        sizes = self.corpus.offsets[rows + 1] - self.corpus.offsets[rows]
-        total = int(self._wanted(np.minimum(sizes, self.seq_len)).sum())
         return Batch(_tensor(ids), _tensor(places), _tensor(targets), total)
 
     def starting_at(self, step: int, stride: int = 1) -> Iterator[Batch]:
@@ -102,7 +107,9 @@ class Batches:
             step += stride
 
     def _wanted(self, length: np.ndarray) -> np.ndarray:
-        """How many elements of a segment to mask."""
+        """How many elements of a segment to predict."""
+        if self.every:
+            return length
         return np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
 
     def _uniform(self, first: int) -> np.ndarray:
@@ -119,15 +126,14 @@ class Batches:
         return rows
 
 
-def segments(offsets: np.ndarray, rows: np.ndarray, uniform: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where a random run of up to seq_len elements of each row starts, and how long it is.
+def segments(begin: np.ndarray, end: np.ndarray, uniform: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where a random run of up to seq_len of the elements from begin to end starts, and how long it is.
 
-    >>> segments(np.array([0, 10, 13]), np.array([0, 1]), np.array([0.99, 0.99]), seq_len=4)
+    >>> segments(np.array([0, 10]), np.array([10, 13]), np.array([0.99, 0.99]), seq_len=4)
     (array([ 6, 10]), array([4, 3]))
     """
-    begin, size = offsets[rows], offsets[rows + 1] - offsets[rows]
-    length = np.minimum(size, seq_len)
-    return begin + (uniform * (size - length + 1)).astype(np.int64), length
+    length = np.minimum(end - begin, seq_len)
+    return begin + (uniform * (end - begin - length + 1)).astype(np.int64), length
 
 
 def _tensor(part: np.ndarray) -> Tensor:

@@ -195,12 +195,69 @@ def prepare_sequences(
     _finish_prepare(run(files, sep=sep, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
 
 
+@prepare.command("interactions")
+def prepare_interactions(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="CSV, TSV, Parquet, .inter or lines, packed or not; files, folders or s3://…; - is stdin."),
+    ],
+    out: Out,
+    user: Annotated[str, typer.Option(help="Column of users; its number, from 0, if there is no header.")] = "user_id",
+    item: Annotated[str, typer.Option(help="Column of items.")] = "item_id",
+    time: Annotated[str | None, typer.Option(help="Column of times. (default: events lie in order)")] = None,
+    min_item_count: Annotated[int, typer.Option(help="Leave out items with fewer events.")] = 5,
+    min_user_count: Annotated[int, typer.Option(help="Leave out users with fewer events left.")] = 2,
+    max_names: Annotated[int | None, typer.Option(help="Keep only the most frequent items.")] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="What is held out. last: the end of each row; time: the last 10 % of events; user: some rows."
+        ),
+    ] = "last",
+    drop_repeats: Annotated[
+        bool, typer.Option("--drop-repeats", help="Keep only the first event of a user with each item.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="duckdb, or spark for logs beyond one machine.")] = "duckdb",
+    memory: Annotated[float, typer.Option(help="Memory to use, in GB.")] = 2.0,
+    format_: Annotated[
+        str, typer.Option("--format", help="auto, table, or lines: a user and items in order on each.")
+    ] = "auto",
+    encoding: Annotated[str, typer.Option(help="Of text: utf-8, latin-1 …")] = "utf-8",
+    json_: Json = False,
+) -> None:
+    """An interaction log: one row a user, items in the order of events (docs/interactions.md)."""
+    from superbloom.folder import check_replaceable
+    from superbloom.prepare.interactions import prepare_interactions as run
+
+    check_replaceable(out, "corpus")
+    corpus = run(
+        files,
+        user=user,
+        item=item,
+        time=time,
+        min_item_count=min_item_count,
+        min_user_count=min_user_count,
+        max_names=max_names,
+        split=split,
+        drop_repeats=drop_repeats,
+        engine=engine,
+        memory=memory,
+        format=format_,
+        encoding=encoding,
+        scratch=out.resolve().parent,
+    )
+    _finish_prepare(corpus, out, json_)
+
+
 @app.command()
 @_options_of(ModelConfig, TrainConfig)
 def train(
     corpus: CorpusFolder,
     out: Out,
-    preset: Annotated[str | None, typer.Option(help=f"Start from a model of the paper: {', '.join(PRESETS)}.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESETS)}.")] = None,
+    from_model: Annotated[
+        Path | None, typer.Option(help="Begin with this model; names it does not know are added to it.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run of the same --out, if there is one.")
     ] = False,
@@ -212,9 +269,8 @@ def train(
     from superbloom.report import command
     from superbloom.run import train as run
 
-    result = run(
-        corpus, out, preset, resume, overwrite, {name: value for name, value in options.items() if value is not None}
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    result = run(corpus, out, preset, resume, overwrite, given, from_model)
     if not main_process():
         return
     if json_:
@@ -239,6 +295,9 @@ def evaluate(
     precision: Precision = "fp32",
     prior: WithPrior = True,
     yardsticks: Annotated[bool, typer.Option(help="Compare with popularity and co-occurrence.")] = True,
+    filter_seen: Annotated[
+        bool, typer.Option("--filter-seen", help="Answer with nothing that stands before, as `recommend` does.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for metrics.json and the plot by frequency.")
     ] = None,
@@ -259,6 +318,7 @@ def evaluate(
         max_rounds=max_rounds,
         seed=seed,
         yardsticks=yardsticks,
+        filter_seen=filter_seen,
     )
     if json_:
         _print_json(figures)
@@ -270,6 +330,7 @@ def evaluate(
     console = Console()
     console.print(recall_table(figures))
     console.print(
+        f"NDCG@10 {figures['ndcg']['10']:.3f}, MRR@10 {figures['mrr']['10']:.3f}; "
         f"token rec@1 {figures['token_recall_at_1']['value']:.3f}; {figures['certified']:.1%} of the answers certified"
     )
     if out is not None:
@@ -347,6 +408,68 @@ def _proof(predictions: list[Any]) -> str:
 
 
 @app.command()
+def recommend(
+    model: ModelFolder,
+    corpus: CorpusFolder,
+    user: Annotated[list[str] | None, typer.Option(help="A user; may be repeated. (default: all)")] = None,
+    users_file: Annotated[Path | None, typer.Option(help="A text file, one user a line.")] = None,
+    k: Annotated[int, typer.Option("-k", help="How many items for each.")] = 10,
+    filter_seen: Annotated[bool, typer.Option(help="Leave out what a user has had.")] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse unknown users. (default: leave them out)")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="A .csv or .parquet file to write.")] = None,
+    json_: Json = False,
+) -> None:
+    """The best next items of users, from all they had: user, item, score, rank, certified."""
+    import warnings
+
+    from superbloom.run import recommend as run
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = run(model, corpus, user or [], users_file, out, k=k, filter_seen=filter_seen, strict=strict)
+    for warning in caught:
+        _notice(str(warning.message))
+    rows = list(zip(*found.values(), strict=True))
+    if json_:
+        _print_json([dict(zip(found, row, strict=True)) for row in rows])
+    elif out is not None:
+        typer.echo(f"{len(rows):,} recommendations for {len(set(found['user'])):,} users are in {out}")
+    else:
+        for who, item, score, rank, certified in rows:
+            proof = "" if certified else "  (not certified)"
+            typer.echo(f"{printable(str(who))}\t{rank}\t{score:.3f}\t{printable(item)}{proof}")
+
+
+@app.command()
+def extend(
+    model: ModelFolder,
+    names: Annotated[Path, typer.Argument(metavar="NAMES", help="A text file, one new name a line; - is stdin.")],
+    out: Out,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="Lines of a new name, a tab, and known names it is like, with tabs between them."),
+    ] = None,
+    reserve: Annotated[float, typer.Option(help="How much fuller a bucket may become, as a share of alpha.")] = 0.25,
+    json_: Json = False,
+) -> None:
+    """Add names to a model without training: old digests stay, each new name gets one that is its own."""
+    from superbloom.run import extend as run
+
+    result = run(model, names, out, like, reserve)
+    if json_:
+        _print_json(result)
+        return
+    from superbloom.report import command
+
+    again = f", {result['known before']:,} were known" if result["known before"] else ""
+    typer.echo(
+        f"{result['new']:,} new names{again}; {result['names']:,} in all, room for {result['room left']:,} more."
+    )
+    typer.echo(f"The model is in {out}; train it on a corpus that has them:")
+    typer.echo(f"  {command()} train CORPUS --from-model {q(out)} --out {q(f'{out}-trained')}")
+
+
+@app.command()
 def inspect(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A corpus or model folder.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Names to look up in it.")] = None,
@@ -364,10 +487,11 @@ def inspect(
 
 def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
     corpus.save(out)
-    counts = corpus.counts()
+    counts, dropped = corpus.counts(), corpus.info.get("dropped", {})
     if json_:
-        _print_json({"corpus": str(out), "counts": counts})
+        _print_json({"corpus": str(out), "counts": counts} | ({"dropped": dropped} if dropped else {}))
     else:
+        _print_rows([(f"{value:,}", f"events {reason}: left out") for reason, value in dropped.items()])
         _print_rows([(f"{value:,}", name) for name, value in counts.items()])
         _next_after_prepare(out)
 

@@ -1,4 +1,4 @@
-"""What a model is and how it is trained, as two dataclasses, and the paper's twelve models as PRESETS.
+"""What a model is and how it is trained, as two dataclasses; PRESETS: the paper's twelve models, and one for sequences.
 
 Every default lives here and nowhere else. A config that cannot work is refused with all its faults in one line.
 """
@@ -40,8 +40,10 @@ class ModelConfig:
     dropout: float = option(0.1, "dropout in training")
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
-    mask_as: Literal["question", "element"] = option(
-        "question", "masks are one element, asked from each place in the last layer; or each an element, as in BERT"
+    mask_as: Literal["question", "element", "next"] = option(
+        "question",
+        "masks are one element, asked from each place in the last layer; or each an element, as in BERT; or each is "
+        "told from what stands before it, and every element is to learn from",
     )
     distance: bool = option(True, "heads learn how much near elements count (n² numbers each); without, a row is a set")
     positions: bool = option(False, "learn a position per element")
@@ -49,6 +51,7 @@ class ModelConfig:
     transform: bool = option(False, "BERT's dense layer and norm before the output")
     output_bias: bool = option(True, "a bias per output token")
     softmax: Literal["per-hash", "joint"] = option("per-hash", "softmax over the buckets of each hash, or over all")
+    buckets: int | None = None  # of a hash, if not num_ids / alpha: a model that was extended keeps those it had
     # A second vocabulary to predict, hashed by functions of its own (h differs from η, Sec. 2.3).
     num_target_ids: int | None = None
     target_alpha: int | None = option(None, "alpha of a second vocabulary, if rows carry targets (default: alpha)")
@@ -59,7 +62,7 @@ class ModelConfig:
         if not faults and self.dim % self.heads:
             divisors = [h for h in range(1, min(self.dim, 64) + 1) if self.dim % h == 0]
             faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {divisors}")
-        for name in ("num_target_ids", "target_alpha"):
+        for name in ("num_target_ids", "target_alpha", "buckets"):
             if getattr(self, name) is not None and self._low(name, 1):
                 faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
         if not _seed(self.hash_seed):
@@ -73,7 +76,7 @@ class ModelConfig:
             faults.append(f"dropout={self.dropout}: from 0 to below 1 is allowed")
         choices = (
             ("inputs", ("sum", "tokens")),
-            ("mask_as", ("question", "element")),
+            ("mask_as", ("question", "element", "next")),
             ("norm", ("pre", "post")),
             ("softmax", ("per-hash", "joint")),
         )
@@ -91,7 +94,7 @@ class ModelConfig:
 
     @property
     def num_buckets(self) -> int:
-        return -(-self.num_ids // self.alpha)
+        return self.buckets or -(-self.num_ids // self.alpha)
 
     @property
     def num_tokens(self) -> int:
@@ -194,9 +197,9 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Preset:
-    """A row of the paper's tables: the model, and the size printed there (its M is 2^20, its G 2^30)."""
+    """A model and its training; of a row of the paper's tables, the size printed there (its M is 2^20, its G 2^30)."""
 
-    table: int
+    table: int | None
     printed: str
     config: ModelConfig
     training: dict[str, Any] = field(default_factory=dict)
@@ -243,7 +246,7 @@ def _text(alpha: int, dim: int, heads: int, ffn_dim: int, layers: int) -> ModelC
     return _paper(TEXT_IDS - TEXT_RESERVED, alpha, dim, heads, ffn_dim, layers, **text)
 
 
-PRESETS = {
+PAPER = {
     "baseline": Preset(1, "248M", _paper(WIKIPEDIA_IDS, 1, 48, 4, 1024, 12), _FULL),
     "sampled-softmax": Preset(
         1, "2.6G", _paper(WIKIPEDIA_IDS, 1, 512, 8, 2048, 12), _FULL | {"loss": "sampled", "samples": 131_072}
@@ -259,3 +262,6 @@ PRESETS = {
     "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PAPER),
     "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PAPER),
 }
+# Users and what they chose, in the order of time: told from what stands before it (docs/recommend.md).
+SEQUENCE = Preset(None, "", ModelConfig(num_ids=1, mask_as="next", positions=True, seq_len=50))
+PRESETS = PAPER | {"sequence": SEQUENCE}

@@ -3,10 +3,12 @@
     corpus.json       counts, provenance, how rows were split
     vocab.arrow       the names (vocab.py)
     targets.arrow     the names of a second vocabulary, if rows carry targets (S^O differs from S^I, Sec. 2.3)
-    sequences.arrow   key, ids, split, and optionally targets (as long as ids)
+    sequences.arrow   key, ids, split, and optionally targets (as long as ids), or valid_from and test_from
 
 A row is a page with its links, a user with items, a document with words. Its split depends on its key alone,
 so that it is the same in every version of the data: 10 % test (Sec. 3.1), 5 % of the rest for validation.
+Rows in the order of time (prepare/interactions.py) are cut instead: what stands before valid_from is for training, the
+element at valid_from is what validation asks for, and that at test_from what the test asks for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import count, repeat, zip_longest
+from itertools import count, pairwise, repeat, zip_longest
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -49,10 +51,18 @@ class Corpus:
         self.target_vocab = target_vocab
         self.sequences = sequences
         self.info = info or {}
+        self.backend: str | None = None  # of the table it was made from: what a user likes to get back
         lists = sequences["ids"].chunk(0)
         self.offsets: np.ndarray = lists.offsets.to_numpy()
         self.ids: np.ndarray = lists.values.to_numpy()
         self.splits: np.ndarray = sequences["split"].chunk(0).to_numpy()
+        # Of rows that are cut, (rows,) positions; training ends at the first.
+        self.cuts: dict[str, np.ndarray] = {
+            split: sequences[f"{split}_from"].chunk(0).to_numpy()
+            for split in ("valid", "test")
+            if f"{split}_from" in sequences.column_names
+        }
+        self.ends: np.ndarray = self.offsets[:-1] + self.cuts["valid"] if self.cuts else self.offsets[1:]
         # What is predicted: the ids themselves, unless rows carry targets of their own.
         self.targets: np.ndarray = self.ids if target_vocab is None else sequences["targets"].chunk(0).values.to_numpy()
 
@@ -116,6 +126,17 @@ class Corpus:
         return cls(vocab, sequences, target_vocab, {"source": source, "min_count": min_count})
 
     @classmethod
+    def from_interactions(cls, events: Any, user: str = "user_id", item: str = "item_id", **options: Any) -> Corpus:
+        """One row a user from a table of events: pandas, polars, Arrow, …; see prepare/interactions.py."""
+        import narwhals as nw
+
+        from superbloom.prepare.interactions import from_interactions
+
+        corpus = from_interactions(events, user, item, **options)
+        corpus.backend = nw.from_native(events).implementation.value
+        return corpus
+
+    @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> Corpus:
         """Memory-map a corpus folder; a damaged or foreign file is refused by name."""
         return settled(folder, lambda: cls._open(Path(folder), verify))
@@ -126,7 +147,9 @@ class Corpus:
         has_targets = "targets.arrow" in manifest["files"]
         lists = pa.large_list(pa.int32())
         columns = {"key": pa.large_string(), "ids": lists, "split": pa.int8()}
-        sequences = read_arrow(folder / "sequences.arrow", columns | ({"targets": lists} if has_targets else {}))
+        cuts = {"valid_from": pa.int32(), "test_from": pa.int32()}
+        columns |= cuts | ({"targets": lists} if has_targets else {})
+        sequences = read_arrow(folder / "sequences.arrow", columns, optional=cuts)
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
         corpus = cls(Vocab.open(folder / "vocab.arrow"), sequences, target_vocab, manifest["info"])
         corpus._check(folder / "sequences.arrow")
@@ -134,12 +157,35 @@ class Corpus:
 
     def save(self, folder: str | Path) -> None:
         """Write the corpus folder, whole or not at all."""
-        content = {"counts": self.counts(), "info": self.info, "split": _SPLIT_RULE}
+        content = {"counts": self.counts(), "info": self.info, "split": self.info.get("split", _SPLIT_RULE)}
         with new_folder(folder, "corpus", content) as temporary:
             self.vocab.write(temporary / "vocab.arrow")
             if self.target_vocab is not None:
                 self.target_vocab.write(temporary / "targets.arrow")
             write_arrow(self.sequences, temporary / "sequences.arrow")
+
+    def under(self, vocab: Vocab) -> Corpus:
+        """The same rows numbered by another vocabulary, which has to have all of their names.
+
+        >>> corpus = Corpus.from_sequences([["b", "a", "b"], ["a", "b"]])
+        >>> corpus.under(Vocab.from_counts({"a": 9, "c": 8, "b": 7})).row(0).tolist()
+        [2, 0, 2]
+        """
+        ours, theirs = self.vocab.table["name"], vocab.table["name"]
+        if self.vocab is vocab or ours.equals(theirs):
+            return self
+        numbers = pc.index_in(ours, value_set=theirs.combine_chunks())
+        if missing := numbers.null_count:
+            example = ours.filter(pc.is_null(numbers))[0].as_py()
+            raise InputError(
+                f"{missing:,} of the corpus's {self.num_ids:,} names are not among the {len(vocab):,} of the model, "
+                f"{example!r} for one; extend the model by them, or train on this corpus"
+            )
+        ids = pa.LargeListArray.from_arrays(pa.array(self.offsets), pa.array(numbers.to_numpy()[self.ids]))
+        column = self.sequences.column_names.index("ids")
+        corpus = Corpus(vocab, self.sequences.set_column(column, "ids", ids), self.target_vocab, self.info)
+        corpus.backend = self.backend
+        return corpus
 
     @property
     def num_ids(self) -> int:
@@ -156,11 +202,17 @@ class Corpus:
 
     def rows(self, split: str) -> np.ndarray:
         """The rows of a split that can be used: something to hold out and something to see."""
-        return np.flatnonzero(self._is_in(split) & (np.diff(self.offsets) >= 2))
+        if self.cuts and split in self.cuts:
+            here = self.cuts[split]
+            beyond = self.cuts["test"] if split == "valid" else np.diff(self.offsets)
+            return np.flatnonzero((here >= 1) & (here < beyond))
+        return np.flatnonzero(self._is_in(split) & (self.ends - self.offsets[:-1] >= 2))
 
     def id_counts(self, split: str, inputs: bool = False) -> np.ndarray:
         """How often each id is a target in a split, or with inputs, is there to be read; (ids of that vocabulary,)."""
         chosen = np.repeat(self._is_in(split), np.diff(self.offsets))
+        if self.cuts and split == "train":
+            chosen &= np.arange(len(self.ids)) < np.repeat(self.ends, np.diff(self.offsets))
         vocab = self.vocab if inputs or self.target_vocab is None else self.target_vocab
         return np.bincount((self.ids if inputs else self.targets)[chosen], minlength=len(vocab))
 
@@ -171,6 +223,8 @@ class Corpus:
 
     def counts(self) -> dict[str, int]:
         counts = {"names": self.num_ids, "rows": len(self), "ids": len(self.ids)}
+        if self.cuts:
+            return counts | {f"{split} rows": len(self.rows(split)) for split in SPLITS}
         return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
 
     @cached_property
@@ -181,7 +235,7 @@ class Corpus:
             column = vocab.table["name"].chunk(0)
             names.update(pc.binary_length(column).to_numpy().data)
             names.update(column.buffers()[2] or b"")
-        for part in (self.offsets, self.ids, self.targets, self.splits):
+        for part in (self.offsets, self.ids, self.targets, self.splits, *self.cuts.values()):
             rows.update(np.ascontiguousarray(part).data)
         return {"names sha256": names.hexdigest(), "rows sha256": rows.hexdigest()}
 
@@ -196,6 +250,10 @@ class Corpus:
                 raise InputError(f"{path}: ids from {ids.min()} to {ids.max()}; 0 to {limit - 1} have names")
         if self.splits.min() < 0 or self.splits.max() >= len(SPLITS):
             raise InputError(f"{path}: split codes are {SPLITS}; found {self.splits.min()} to {self.splits.max()}")
+        if self.cuts:
+            positions = [np.zeros(len(self), dtype=np.int64), *self.cuts.values(), np.diff(self.offsets)]
+            if len(self.cuts) < 2 or any((after < before).any() for before, after in pairwise(positions)):
+                raise InputError(f"{path}: 0 <= valid_from <= test_from <= length has to hold in every row")
         for name in {"ids", "targets"} & set(self.sequences.column_names):
             lists = self.sequences[name].chunk(0)
             offsets = lists.offsets.to_numpy()

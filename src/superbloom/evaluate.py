@@ -1,5 +1,7 @@
 """Recall on held-out rows (Sec. 3.1): one random element of one random segment of each row is hidden.
 
+Of rows in the order of time, the element after a cut is to be told from those before it.
+
 rec@k is the share of rows whose hidden id is among the k best of the whole catalogue; token rec@1 the share of
 hidden tokens that are the best of their hash. Which element is hidden depends on the seed and the rows alone.
 """
@@ -7,7 +9,7 @@ hidden tokens that are the best of their hash. Which element is hidden depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,11 +31,15 @@ DECILES = 10
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Segments (rows, n) with one element masked, where it stands, and what it was."""
+    """Segments (rows, n) with one element masked, where it stands, and what it was.
+
+    Of rows in the order of time also all that stands before it, as far back as the row goes.
+    """
 
     ids: np.ndarray
     places: np.ndarray
     targets: np.ndarray
+    before: Sequence[np.ndarray] | None = None
 
     @classmethod
     def of(
@@ -58,16 +64,38 @@ class HeldOut:
                 f"the corpus has no {split} row of two or more ids; rows are assigned to splits by their keys: "
                 "give more rows"
             )
+        if corpus.cuts and split in corpus.cuts:
+            return cls._next(corpus, rows[:draws], corpus.cuts[split], seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)
         uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), 2))
-        start, length = segments(corpus.offsets, rows, uniform[:, 0], seq_len)
+        start, length = segments(corpus.offsets[rows], corpus.ends[rows], uniform[:, 0], seq_len)
         places = (uniform[:, 1] * length).astype(np.int64)
         inside = np.arange(length.max()) < length[:, None]
         at = np.where(inside, start[:, None] + np.arange(length.max()), 0)
         ids = np.where(inside, corpus.ids[at], int(Special.PAD)).astype(np.int64)
         ids[np.arange(len(rows)), places] = Special.MASK
         return cls(ids, places, corpus.targets[start + places].astype(np.int64))
+
+    @classmethod
+    def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
+        """The last elements before the cut of each row, then a mask."""
+        places = np.minimum(cut[rows], seq_len - 1).astype(np.int64)
+        asked = corpus.offsets[rows] + cut[rows]
+        column = np.arange(places.max() + 1)
+        at = np.minimum((asked - places)[:, None] + column, asked[:, None])
+        ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
+        ids[np.arange(len(rows)), places] = Special.MASK
+        before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], asked, strict=True)]
+        return cls(ids, places, corpus.targets[asked].astype(np.int64), before)
+
+    def seen(self, part: slice) -> Tensor:
+        """What stands before the hidden elements of some rows but is not what they hide, −1 fills."""
+        if self.before is None:
+            raise InputError("filter_seen=True is for rows in the order of time (prepare interactions); leave it out")
+        found = [np.unique(ids) for ids in self.before[part]]
+        found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
+        return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(ids).long() for ids in found], True, -1)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,6 +115,7 @@ class Ranks(NamedTuple):
     without_prior: np.ndarray  # (rows,), the same unless both were asked for
     certified: np.ndarray  # (rows,)
     tokens: np.ndarray  # (rows, m) whether the token is the best of its hash
+    answers: np.ndarray  # (rows, max(KS)) the best ids
 
 
 def ranks(
@@ -97,19 +126,22 @@ def ranks(
     beam: int | None = None,
     max_rounds: int | None = None,
     both: bool = False,
+    filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ranks:
-    """Rank every hidden id among the whole catalogue; with both, also without the prior."""
+    """Rank every hidden id among the whole catalogue, or what was not seen of it; with both, also without the prior."""
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
-    for ids, places, targets in held_out.parts(chunk):
+    for number, (ids, places, targets) in enumerate(held_out.parts(chunk)):
+        seen = held_out.seen(slice(number * chunk, (number + 1) * chunk)) if filter_seen else None
+        options = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
         log_probs = predictor.log_probs(ids, places)
-        top = predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds)
+        top = predictor.search(log_probs, k, **options)
         rank = plain = _rank_of(targets, top)
         if both and predictor.bonus is not None:
-            plain = _rank_of(targets, predictor.search(log_probs, k, beam=beam, max_rounds=max_rounds, bonus=None))
+            plain = _rank_of(targets, predictor.search(log_probs, k, bonus=None, **options))
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
-        found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy()))
+        found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy(), top.ids.cpu().numpy()))
         progress(len(ids))
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
@@ -128,6 +160,39 @@ def recall(rank: np.ndarray) -> dict[str, Any]:
     return {str(k): _share(int((rank < k).sum()), len(rank)) for k in KS}
 
 
+def ndcg(rank: np.ndarray) -> dict[str, float]:
+    """NDCG@k of one hidden id each: 1 / log2(2 + rank) within the k best.
+
+    >>> ndcg(np.array([0, 2, 15]))["10"]      # (1 + 1/2 + 0) / 3
+    0.5
+    """
+    gain = 1 / np.log2(2 + rank)
+    return {str(k): float(np.where(rank < k, gain, 0).mean()) for k in KS}
+
+
+def mrr(rank: np.ndarray) -> dict[str, float]:
+    """MRR@k: 1 / (1 + rank) within the k best.
+
+    >>> mrr(np.array([0, 1, 15]))["10"]       # (1 + 1/2 + 0) / 3
+    0.5
+    """
+    return {str(k): float(np.where(rank < k, 1 / (1 + rank), 0).mean()) for k in KS}
+
+
+def breadth(answers: np.ndarray, targets: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+    """Of the k best: the share of the catalogue among them, and how often they occur in training, over what is asked.
+
+    >>> breadth(np.array([[0], [1]]), np.array([1, 1]), np.array([30, 10, 5, 5]))
+    {'coverage': {'1': 0.5}, 'popularity bias': {'1': 2.0}}
+    """
+    coverage, bias = {}, {}
+    for k in [k for k in KS if k <= answers.shape[1]]:
+        given = answers[:, :k][answers[:, :k] >= 0]
+        coverage[str(k)] = len(np.unique(given)) / len(counts)
+        bias[str(k)] = float(counts[given].mean() / max(1e-9, counts[targets].mean()))
+    return {"coverage": coverage, "popularity bias": bias}
+
+
 def evaluate(
     predictor: Predictor,
     corpus: Corpus,
@@ -138,18 +203,26 @@ def evaluate(
     max_rounds: int | None = None,
     rows: int | None = None,
     yardsticks: bool = True,
+    filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All figures of a model on a split, as plain numbers ready for JSON."""
+    """All figures of a model on a split, as plain numbers ready for JSON.
+
+    filter_seen: answers are what does not stand before in the row, as recommendations are; yardsticks are not filtered.
+    """
     check_vocabulary(predictor, corpus)
     held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
-    found = ranks(predictor, held_out, beam=beam, max_rounds=max_rounds, both=True, progress=progress)
+    options: dict[str, Any] = {"beam": beam, "max_rounds": max_rounds, "filter_seen": filter_seen}
+    found = ranks(predictor, held_out, both=True, progress=progress, **options)
     rank, tokens = found.rank, found.tokens
     figures = {
         "split": split,
         "rows": len(held_out),
         "recall": recall(rank),
         "token_recall_at_1": _share(int(tokens.sum()), tokens.size),
+        "ndcg": ndcg(rank),
+        "mrr": mrr(rank),
+        **breadth(found.answers, held_out.targets, corpus.id_counts("train")),
         "certified": float(found.certified.mean()),
         "deciles": deciles(rank, corpus.id_counts("train")[held_out.targets]),
     }

@@ -273,13 +273,19 @@ def _partners(stratum: np.ndarray, offenders: np.ndarray, rng: np.random.Generat
 
 def _complete_collisions(table: np.ndarray, num_buckets: int) -> np.ndarray:
     """All ids that share their whole digest with another."""
-    codes = np.zeros(len(table), dtype=np.uint64)
-    for column in table.T:  # wraps around for very many digests: equal digests still have equal codes
-        codes = codes * np.uint64(num_buckets) + column.astype(np.uint64)
+    codes = digest_codes(table, num_buckets)
     by_code = np.argsort(codes, kind="stable")
     repeated = codes[by_code[1:]] == codes[by_code[:-1]]
     # subtle: both ids of a pair, since one may be alone in its stratum and have nobody to trade with.
     return by_code[np.append(repeated, False) | np.append(False, repeated)]
+
+
+def digest_codes(table: np.ndarray, num_buckets: int) -> np.ndarray:
+    """A number for each row of buckets, equal for equal ones; of very many digests, different ones may share it."""
+    codes = np.zeros(len(table), dtype=np.uint64)
+    for column in table.T:
+        codes = codes * np.uint64(num_buckets) + column.astype(np.uint64)
+    return codes
 
 
 def _regular_table(

@@ -4,8 +4,9 @@
 
 An element is an id, read as the sum of its m tokens, or a token (the paper). Of the last layer only the wanted places
 are computed; the layers below need all. A [MASK] says nothing but that something is asked: as a question, all of a
-segment are one element, and what tells them apart is where they stand when the last layer is asked. Without distance
-and positions the input is a set. Digests, losses and search live elsewhere.
+segment are one element, and what tells them apart is where they stand when the last layer is asked. Read in order
+(mask_as="next"), an element attends to itself and those before it, and is asked what follows. Without distance and
+positions the input is a set. Digests, losses and search live elsewhere.
 """
 
 from __future__ import annotations
@@ -158,14 +159,19 @@ class Network(nn.Module):
         # Padding is never attended to. Without any, no mask: the attention kernel is faster.
         mask = ~padding[:, None, None] if bool(padding.any()) else None
         *lower, last = self.layers
-        apart = self._apart(where, where) if lower else None
+        apart = self._apart(where, where)
+        if self.config.mask_as == "next":
+            earlier = _earlier(x.shape[1] // each, each, x.device)
+            mask = earlier if mask is None else mask & earlier
+            lower = list(self.layers)
         for layer in lower:
             x = layer(x, x, mask, apart)
         wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
-        queries = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
+        y = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
         if self.position is not None and self.config.mask_as == "question":  # as elements they have theirs
-            queries = queries + self.position(places)
-        y = last(queries, x, mask, self._apart(places, where))
+            y = y + self.position(places)
+        if self.config.mask_as != "next":
+            y = last(y, x, mask, self._apart(places, where))
         if self.final_norm is not None:
             y = self.final_norm(y)
         if self.transform is not None:
@@ -212,6 +218,12 @@ class Network(nn.Module):
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def _earlier(elements: int, each: int, device: torch.device) -> Tensor:
+    """Who may attend to whom (1, 1, q, k), if elements are read in order, several columns each."""
+    element = torch.arange(elements, device=device).repeat_interleave(each)
+    return (element[:, None] >= element)[None, None]
 
 
 def _nearer(heads: int, distances: int) -> Tensor:
@@ -262,11 +274,18 @@ class Model:
         device = self.network.embedding.weight.device  # the hash tables stay where they were loaded
         if self.config.mask_as == "question":
             elements, where = _with_one_mask(ids)
-            asked = torch.zeros_like(places)
+            asked, padding = torch.zeros_like(places), elements == Special.PAD
+        elif self.config.mask_as == "next":
+            # [CLS] precedes the first. No padding but masks: what follows is not attended to.
+            elements, where = F.pad(ids, (1, 0), value=Special.CLS), torch.arange(NOWHERE, ids.shape[1])[None]
+            padding = elements == Special.MASK
+            known = torch.arange(elements.shape[1], device=ids.device).masked_fill(padding, 0).cummax(1).values
+            asked = known.gather(1, places)  # the last before each place that is not itself to be told
         else:
             elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device)[None]
+            padding = elements == Special.PAD
         tokens = self.bloom.digest(elements.to(self.bloom.table.device))
-        parts = (tokens, where, elements == Special.PAD, asked, places)
+        parts = (tokens, where, padding, asked, places)
         return self.network.encode(*(part.to(device) for part in parts))
 
     @torch.inference_mode()

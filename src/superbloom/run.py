@@ -1,12 +1,18 @@
-"""What the commands train, evaluate and inspect do, as functions of folders."""
+"""What the commands train, evaluate, predict, recommend, extend and inspect do, as functions of folders."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 from superbloom import store
 from superbloom.api import Superbloom
@@ -15,12 +21,15 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
+from superbloom.growth import room_for_more
 from superbloom.logs import LOG, PICTURES
 from superbloom.model import Model
 from superbloom.predict import Prediction, Predictor
 from superbloom.prepare.files import open_lines
 from superbloom.processes import main_process
 from superbloom.progress import counting
+from superbloom.recommend import Histories
+from superbloom.recommend import recommend as recommend_to
 from superbloom.report import plot_deciles
 
 RUN_FILE = "run.json"
@@ -30,7 +39,13 @@ MATES_SHOWN = 8
 
 
 def train(
-    corpus_folder: Path, out: Path, preset: str | None, resume: bool, overwrite: bool, options: dict[str, Any]
+    corpus_folder: Path,
+    out: Path,
+    preset: str | None,
+    resume: bool,
+    overwrite: bool,
+    options: dict[str, Any],
+    from_model: Path | None = None,
 ) -> dict[str, Any]:
     """Train on a corpus folder into a model folder; interrupted, the run folder beside it is enough to go on."""
     if resume and overwrite:
@@ -42,6 +57,7 @@ def train(
     model_fields = {field.name for field in fields(ModelConfig)}
     settings: dict[str, Any] = {
         "preset": preset,
+        "from_model": None if from_model is None else str(from_model.resolve()),
         "model": {name: value for name, value in options.items() if name in model_fields},
         "train": {name: value for name, value in options.items() if name not in model_fields},
     }
@@ -61,7 +77,8 @@ def train(
             _clear(run)
         write()
 
-    superbloom.fit(corpus, run=run, resume=resume, begin=begin, **settings["train"])
+    base = settings["from_model"]
+    superbloom.fit(corpus, from_model=base, run=run, resume=resume, begin=begin, **settings["train"])
     superbloom.save_pretrained(out)
     if main_process() and not superbloom.training["interrupted"]:
         write(finished=True)
@@ -103,7 +120,7 @@ def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any
     """The settings of the interrupted run, with the training options given now on top."""
     from superbloom.checkpoints import differences
 
-    stored = {"preset": None} | read_json(path)
+    stored = {"preset": None, "from_model": None} | read_json(path)
     if not all(type(stored.get(name)) is dict for name in ("model", "train")):
         raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
     began, now = (
@@ -162,7 +179,7 @@ def evaluate(
     if out is not None and (out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values())):
         raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
     predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
-    corpus = Corpus.open(corpus_folder)
+    corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
     rows = len(corpus.rows(options["split"]))
     with counting("evaluating", min(rows, options["rows"] or rows)) as progress:
         figures = measure(predictor, corpus, progress=progress, **options)
@@ -171,6 +188,66 @@ def evaluate(
         write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
         write_atomically(out / "deciles.png", plot_deciles(figures))
     return figures
+
+
+def recommend(
+    model_folder: Path, corpus_folder: Path, users: list[str], users_file: Path | None, out: Path | None, **options: Any
+) -> dict[str, Any]:
+    """Recommendations for users of a corpus, all unless some are given; with `out`, written there as CSV or Parquet."""
+    write = None if out is None else _writer(out)
+    predictor = Predictor(store.load(model_folder).model)
+    corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
+    if users_file is not None:
+        users = users + [user for user in open_lines(users_file) if user.strip()]
+    strict, chosen = options.pop("strict"), users if users or users_file is not None else None
+    histories = Histories.of_users(corpus, chosen, strict)
+    with counting("recommending", len(histories.who)) as progress:
+        columns = recommend_to(predictor, histories, progress=progress, **options)
+    if out is not None and write is not None:
+        write(pa.table(columns), out)
+    return columns
+
+
+def _writer(out: Path) -> Callable[[pa.Table, Path], None]:
+    """How to write a table into a file of this name, whole or not at all."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out} given; a file that ends in .csv or .parquet is allowed")
+    if out.is_dir() or not out.parent.is_dir():
+        raise InputError(f"--out {out} is a folder, or lies in none; choose a file in a folder that is there")
+
+    def write(table: pa.Table, path: Path) -> None:
+        sink = io.BytesIO()
+        if path.suffix == ".csv":
+            pa.csv.write_csv(table, sink)
+        else:
+            pa.parquet.write_table(table, sink)
+        write_atomically(path, sink.getvalue())
+
+    return write
+
+
+def extend(model_folder: Path, names_file: Path, out: Path, like_file: Path | None, reserve: float) -> dict[str, Any]:
+    """A model folder with more names: those of a text file, one a line; like_file: a name, a tab, known names, …."""
+    check_replaceable(out, "model")
+    names = [name for name in open_lines(names_file) if name.strip()]
+    like = {}
+    if like_file is not None:
+        for line in filter(None, open_lines(like_file)):
+            name, *others = line.split("\t")
+            like[name] = others
+    superbloom = Superbloom.from_pretrained(model_folder)
+    before, known = len(superbloom.model.vocab), sum(name in superbloom.model.vocab for name in dict.fromkeys(names))
+    superbloom.extend(names, like=like, reserve=reserve)
+    superbloom.save_pretrained(out)
+    bloom = superbloom.model.bloom
+    return {
+        "model": str(out),
+        "names": bloom.num_ids,
+        "new": bloom.num_ids - before,
+        "known before": known,
+        "largest bucket": bloom.largest_bucket,
+        "room left": room_for_more(bloom, reserve)[1],
+    }
 
 
 def inspect(folder: Path, names: list[str]) -> dict[str, Any]:

@@ -60,11 +60,12 @@ def fit(
     resume: bool = False,
     quiet: bool = False,
     begin: Callable[[], None] | None = None,
+    ready: bool = False,
 ) -> dict[str, Any]:
     """Train a model in place; returns steps done, seconds, the history of validation, and whether it was stopped.
 
-    Weights begin as config.warm_start says. They end as their running average, if config.average asks for one, and with
-    config.patience as that which was best in validation.
+    Weights begin as config.warm_start says, or as they are if they are ready. They end as their running average, if
+    config.average asks for one, and with config.patience as that which was best in validation.
 
     run is where checkpoints and log are kept (nowhere if None); resume goes on from the newest whole checkpoint
     there. SIGTERM ends the process, with exit code 0, once the step is done and saved; without a run it is left alone.
@@ -82,7 +83,7 @@ def fit(
     with held, _quiet_lightning(), Stop(terminate=run is not None) as stop:
         checkpoint, steps = _to_go_on_from(run, resume, facts, config, fresh=begin is not None)
         began = time.monotonic()
-        if checkpoint is None:
+        if checkpoint is None and not ready:
             start_from_frequencies(model, corpus)
             if config.warm_start:
                 with room_for("counting co-occurrences", "train with --no-warm-start"):
@@ -204,6 +205,7 @@ class Training(L.LightningModule):
             mask_share=self.config.mask_share,
             seed=self.config.seed,
             perturb=self.model.config.mask_as == "element",
+            every=self.model.config.mask_as == "next",
             rank=rank,
             ranks=ranks,
         )

@@ -92,6 +92,20 @@ class Vocab:
             raise InputError(f"{path}: names must stand in order of falling counts; sort them and write it again")
         return vocab
 
+    def extended(self, names: Iterable[str]) -> tuple[Vocab, list[str]]:
+        """The vocabulary with these names after its own, each once and counted 0; and those that were new."""
+        if isinstance(names, str):
+            raise InputError(f"the text {names!r} given as names; give a list of them")
+        new = [name for name in dict.fromkeys(map(str, names)) if name not in self]
+        if not new:
+            raise InputError(f"no new name given; all are among the {len(self):,} there are")
+        try:
+            added = pa.array(new, type=pa.large_string())
+        except UnicodeEncodeError as error:
+            raise InputError(f"name {error.object!r} holds a lone surrogate; names must be Unicode text") from None
+        whole = pa.concat_arrays([self._names, added])
+        return self.from_ranked(whole, np.concatenate([self.counts, np.zeros(len(new), np.int64)])), new
+
     def write(self, path: str | Path) -> None:
         write_arrow(self.table, path)
 

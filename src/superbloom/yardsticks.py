@@ -74,8 +74,8 @@ def similarity(corpus: Corpus, names: int | None = None, links: int | None = Non
     rows = np.flatnonzero(corpus.splits == SPLITS["train"])
     if links is not None and len(corpus.ids) > links:
         rows = np.random.default_rng(0).permutation(rows)
-        rows = rows[: np.searchsorted(np.cumsum(np.diff(corpus.offsets)[rows]), links) + 1]
-    lengths = np.diff(corpus.offsets)[rows]
+        rows = rows[: np.searchsorted(np.cumsum((corpus.ends - corpus.offsets[:-1])[rows]), links) + 1]
+    lengths = (corpus.ends - corpus.offsets[:-1])[rows]
     row_of = np.repeat(np.arange(len(rows)), lengths)
     at = np.arange(len(row_of)) + np.repeat(corpus.offsets[rows] - np.cumsum(lengths) + lengths, lengths)
     ids, targets = corpus.ids[at], corpus.targets[at]

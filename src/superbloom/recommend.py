@@ -1,0 +1,127 @@
+"""What next for many users: rows of a corpus, or lists of names, each with its k best names.
+
+histories (ids of each user, in order)  →  the last n − 1, then [MASK]  →  certified top-k, without what was seen
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.hashing import Special
+from superbloom.predict import Predictor
+from superbloom.vocab import Vocab
+
+SHOWN = 3  # of many unknown names
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Who, and the ids of each in order."""
+
+    who: Sequence[Any]
+    ids: Sequence[np.ndarray]
+
+    @classmethod
+    def of_users(cls, corpus: Corpus, users: Iterable[Any] | None, strict: bool) -> Histories:
+        """The rows of a corpus with these keys, all if None; unknown ones are left out with a warning."""
+        keys = corpus.sequences["key"]
+        if users is None:
+            return cls(keys.to_pylist(), [corpus.row(row) for row in range(len(corpus))])
+        if isinstance(users, str):
+            raise InputError(f"the text {users!r} given as users; give a list of them")
+        wanted = [str(user) for user in users]
+        rows = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
+        _leave_out("users", [user for user, row in zip(wanted, rows, strict=True) if row is None], len(corpus), strict)
+        known = [(user, row) for user, row in zip(wanted, rows, strict=True) if row is not None]
+        return cls([user for user, _ in known], [corpus.row(row) for _, row in known])
+
+    @classmethod
+    def of_names(cls, lists: Any, vocab: Vocab, strict: bool) -> Histories:
+        """Lists of names, or a mapping from a user to such a list; unknown names are left out with a warning."""
+        if isinstance(lists, str) or not isinstance(lists, Iterable):
+            raise InputError(f"{lists!r:.80} given; give lists of names: [['name a', 'name b'], ['name c']]")
+        if not isinstance(lists, Mapping):
+            lists = dict(enumerate(lists))
+        if wrong := next((names for names in lists.values() if isinstance(names, str)), None):
+            raise InputError(f"the text {wrong!r} given as a list of names; give lists: [[{wrong!r}]]")
+        found = [[(str(name), vocab.find(str(name))) for name in names] for names in lists.values()]
+        unknown = dict.fromkeys(name for names in found for name, id_ in names if id_ is None)
+        _leave_out("names", list(unknown), len(vocab), strict)
+        ids = [np.array([id_ for _, id_ in names if id_ is not None], dtype=np.int32) for names in found]
+        return cls(list(lists), ids)
+
+    def parts(self, size: int) -> Iterator[Histories]:
+        for start in range(0, len(self.who), size):
+            yield Histories(self.who[start : start + size], self.ids[start : start + size])
+
+
+def _leave_out(what: str, unknown: list[str], known: int, strict: bool) -> None:
+    if not unknown:
+        return
+    shown = ", ".join(map(repr, unknown[:SHOWN])) + (", …" if len(unknown) > SHOWN else "")
+    message = f"{len(unknown):,} {what} not among the {known:,} known ones: {shown}"
+    if strict:
+        raise InputError(f"{message}; leave them out, or give strict=False")
+    warnings.warn(f"{message}; left out", UserWarning, stacklevel=4)
+
+
+def recommend(
+    predictor: Predictor,
+    histories: Histories,
+    k: int = 10,
+    *,
+    filter_seen: bool = True,
+    items_to_recommend: Iterable[Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Columns user, item, score, rank (from 1) and certified; up to k rows a user, best first."""
+    model, vocab = predictor.model, predictor.model.target_vocab
+    if type(k) is not int or k < 1:
+        raise InputError(f"k={k!r} given; whole numbers from 1 are allowed")
+    allow = None
+    if items_to_recommend is not None:
+        allow = torch.tensor([vocab.id(str(name)) for name in items_to_recommend], dtype=torch.long)
+        if not len(allow):
+            raise InputError("items_to_recommend is empty; give at least one name, or leave it out")
+    if filter_seen and model.vocab is not model.target_vocab:
+        raise InputError("filter_seen=True, but this model predicts other names than it reads; give filter_seen=False")
+    columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "score", "rank", "certified")}
+    for part in histories.parts(predictor.chunk):
+        asked = [ids[len(ids) - min(len(ids), model.config.seq_len - 1) :] for ids in part.ids]
+        places = torch.tensor([[len(ids)] for ids in asked])
+        contexts = _matrix([np.append(ids, np.int32(Special.MASK)) for ids in asked], Special.PAD)
+        seen = _matrix([np.unique(ids) for ids in part.ids], -1) if filter_seen else None
+        found = predictor.search(predictor.log_probs(contexts, places), min(k, len(vocab)), exclude=seen, allow=allow)
+        there = found.ids >= 0
+        user, column = there.nonzero(as_tuple=True)
+        columns["user"] += [part.who[row] for row in user.tolist()]
+        columns["item"] += vocab.names(found.ids[there].tolist())
+        columns["score"] += found.scores[there].tolist()
+        columns["rank"] += (column + 1).tolist()
+        columns["certified"] += found.certified[user].tolist()
+        progress(len(part.who))
+    return columns
+
+
+def _matrix(rows: list[np.ndarray], fill: int) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.from_numpy(np.stack([np.pad(row, (0, width - len(row)), constant_values=fill) for row in rows])).long()
+
+
+def frame(columns: dict[str, Any], backend: str | None = None) -> Any:
+    """A table of this kind; of pandas if nothing is said and it is there, else of Arrow."""
+    import narwhals as nw
+
+    chosen: Any = backend or ("pandas" if find_spec("pandas") else "pyarrow")
+    return nw.from_dict(columns, backend=chosen).to_native()
