@@ -401,12 +401,12 @@ def test_a_reader_beside_a_writer_sees_the_old_or_the_new(pairs, saved):
 def test_a_folder_replaced_while_it_is_opened_is_read_anew(saved, monkeypatch, module, function, exchange):
     original = getattr(module, function)
 
-    def replacing(*arguments):
+    def replacing(*arguments, **options):
         monkeypatch.undo()
         if not exchange:
             monkeypatch.setattr(folder_module, "_exchanged", lambda *_: False)
         NEW.save(saved)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(module, function, replacing)
     assert Corpus.open(saved).fingerprint() == NEW.fingerprint()
@@ -444,9 +444,9 @@ def test_without_reading_anew_it_would_have_been_refused(saved, monkeypatch):
 def test_a_folder_that_vanishes_while_it_is_opened_is_missed(saved, monkeypatch):
     original = corpus_module.read_arrow
 
-    def removing(*arguments):
+    def removing(*arguments, **options):
         shutil.rmtree(saved)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(corpus_module, "read_arrow", removing)
     with pytest.raises(InputError, match="does not exist"):

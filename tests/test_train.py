@@ -226,7 +226,7 @@ def test_a_diverging_run_stops_at_once_and_names_the_step(ring_corpus):
 def test_a_model_of_other_names_is_refused(ring_corpus):
     other = Corpus.from_sequences([["a", "b", "c", "d"]] * 20)
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=1, **FAST)
-    with pytest.raises(InputError, match="the model knows 192 names, the corpus 4, and they differ"):
+    with pytest.raises(InputError, match="4 of the corpus's 4 names are not among the 192 of the model"):
         superbloom.evaluate(other)
     model = Model.create(superbloom.model.config, ring_corpus.vocab)
     with pytest.raises(InputError, match="and they differ"):
