@@ -3,13 +3,13 @@
 import torch
 from record import report
 
-from superbloom.config import PAPER
+from superbloom.config import PRESETS
 from superbloom.model import Network
 
 
 def main() -> None:
     rows, figures = [], {}
-    for name, preset in PAPER.items():
+    for name, preset in PRESETS.items():
         with torch.device("meta"):
             ours = Network(preset.config).num_parameters()
         off = ours / preset.printed_parameters - 1

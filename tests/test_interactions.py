@@ -508,19 +508,20 @@ CSV = "user_id,item_id,ts\nu,a,1\nu,b,2\n"
         (CSV, {"split": "random"}, "split 'random' given; last, time, user are allowed"),
         (CSV, {"split": "time"}, "split 'time' given without a column of times; name it: --time"),
         (CSV, {"engine": "flink"}, "engine 'flink' given; duckdb, spark are allowed"),
-        (CSV, {"memory": 0.01}, "memory=0.01 GB given; 0.25 and more are allowed"),
+        (CSV, {"memory": 0.01}, "memory=0.01 GB given; 0.25 to 100,000 are allowed"),
         (gzip.compress(CSV.encode() * 1000)[:-9], {}, "is damaged or cut short"),
         (b"PK\x03\x04", {}, "is a zip archive; unpack it"),
         (b"PAR1 and no more", {}, "is not a sound Parquet file"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, content, options, message):
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, monkeypatch, content, options, message):
     path = wrong(tmp_path, "log", content)
-    before = set(Path(tempfile.gettempdir()).glob(".interactions-*"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     with pytest.raises(InputError, match=message) as error:
         prepare_interactions([path], **options)
     assert "\n" not in str(error.value)
-    assert set(Path(tempfile.gettempdir()).glob(".interactions-*")) <= before
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize(

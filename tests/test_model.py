@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from superbloom.config import PAPER as PRESETS
-from superbloom.config import ModelConfig
+from superbloom.config import PRESETS, ModelConfig
 from superbloom.errors import InputError
 from superbloom.hashing import Special
 from superbloom.model import Layer, Model, Network

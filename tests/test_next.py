@@ -89,8 +89,7 @@ def test_what_comes_later_changes_nothing(counting, options):
     twice = torch.tensor([[3, 9, 4, Special.MASK, Special.MASK]])
     found = model.encode_only(twice, torch.tensor([[3, 4]]))
     assert torch.allclose(found[0], y[3], atol=1e-6)
-    if "positions" not in options:
-        assert torch.allclose(found[1], y[3], atol=1e-6)
+    assert torch.allclose(found[1], y[3], atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"inputs": "tokens"}, {"num_hashes": 1, "alpha": 1}])

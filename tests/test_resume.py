@@ -81,6 +81,30 @@ def test_the_best_weights_are_kept_with_a_checkpoint(ring_corpus, tmp_path):
     assert_equal(weights(straight), weights(resumed))
 
 
+def test_a_run_that_has_waited_enough_is_over_until_it_may_wait_longer(ring_corpus, tmp_path, capsys):
+    options = FAST | {"valid_every": 10, "learning_rate": 0.3, "run": tmp_path, "steps": 200}
+    first = Superbloom(**SMALL).fit(ring_corpus, patience=3, **options)
+    assert first.training["steps"] < 200
+    assert step_of(checkpoints(tmp_path)[0]) == first.training["steps"]  # saved, where it stopped
+    again = Superbloom(**SMALL).fit(ring_corpus, patience=3, resume=True, **options)
+    assert "3 validations after its best; give more --patience" in capsys.readouterr().err
+    assert (again.training["steps"], progress(again)) == (first.training["steps"], progress(first))
+    assert_equal(weights(first), weights(again))
+    longer = Superbloom(**SMALL).fit(ring_corpus, patience=5, resume=True, **options)
+    assert len(progress(longer)) == len(progress(first)) + 2
+    straight = Superbloom(**SMALL).fit(ring_corpus, patience=5, **options | {"run": None})
+    assert progress(longer) == progress(straight)
+    assert_equal(weights(longer), weights(straight))
+
+
+def test_patience_that_begins_with_a_resume_waits_from_there(ring_corpus, tmp_path):
+    options = FAST | {"valid_every": 5, "learning_rate": 0.3, "run": tmp_path}
+    Superbloom(**SMALL).fit(ring_corpus, patience=0, steps=50, **options)
+    resumed = Superbloom(**SMALL).fit(ring_corpus, patience=3, steps=100, resume=True, **options)
+    assert resumed.training["steps"] >= 65
+    assert resumed.training["taken"] > 50 or resumed.training["taken"] == resumed.training["steps"]
+
+
 def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, run=tmp_path, **FAST | {"valid_every": 20})
     assert [step for step, _ in progress(superbloom)] == [20, 40, 60]

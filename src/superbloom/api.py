@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from superbloom import growth, store
 from superbloom.calibrate import calibrate
-from superbloom.config import PRESETS, ModelConfig, TrainConfig
+from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
@@ -24,11 +24,10 @@ from superbloom.predict import Prediction, Predictor
 from superbloom.processes import main_process
 
 DEFAULT_MINUTES = 5.0
-SIZES = {"num_ids", "num_target_ids", "buckets"}  # what a corpus decides, or the model that is extended
 
 
 class Superbloom:
-    """A model to fit and ask. Options are those of ModelConfig; a preset gives the paper's.
+    """A model to fit and ask. Options are those of ModelConfig; a preset gives the paper's, or those for sequences.
 
     >>> rows = [["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8
     >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(Corpus.from_sequences(rows), steps=3, quiet=True)
@@ -37,13 +36,10 @@ class Superbloom:
     """
 
     def __init__(self, preset: str | None = None, **options: Any) -> None:
-        if preset is not None and preset not in PRESETS:
-            raise InputError(f"preset {preset!r} given; {', '.join(PRESETS)} are allowed")
+        shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
         known = {field.name for field in fields(ModelConfig)} - SIZES
         _check_known(options, known)
-        shape = {} if preset is None else {name: getattr(PRESETS[preset].config, name) for name in known}
         self.options = shape | options
-        self.train_options = {} if preset is None else PRESETS[preset].training
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None
@@ -191,6 +187,8 @@ class Superbloom:
         """The k items that go best with each of some: the answers to a history of that one alone."""
         from superbloom.recommend import Histories, frame, recommend
 
+        if isinstance(items, str):
+            raise InputError(f"the text {items!r} given as items; give a list of them")
         found = recommend(self.predictor, Histories.of_names({i: [i] for i in items}, self.model.vocab, True), k)
         return frame({"similar_to": found.pop("user"), **found}, self._backend)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from superbloom import __version__
-from superbloom.config import PRESETS, ModelConfig, TrainConfig
+from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig
 from superbloom.errors import InputError, out_of_memory
 from superbloom.processes import main_process
 
@@ -254,7 +254,7 @@ def prepare_interactions(
 def train(
     corpus: CorpusFolder,
     out: Out,
-    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESETS)}.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
     from_model: Annotated[
         Path | None, typer.Option(help="Begin with this model; names it does not know are added to it.")
     ] = None,
@@ -279,7 +279,10 @@ def train(
         typer.echo(f"stopped at step {result['steps']:,}; the model so far is in {out}. Go on with:")
         typer.echo(f"  {command()} train {q(corpus)} --out {q(out)} --resume")
     else:
-        typer.echo(f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}. Next:")
+        typer.echo(
+            f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}, "
+            f"with the weights of step {result['taken']:,}. Next:"
+        )
         typer.echo(f'  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} predict {q(out)} NAME… "[MASK]"')
 
 

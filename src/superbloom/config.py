@@ -1,4 +1,4 @@
-"""What a model is and how it is trained, as two dataclasses; PRESETS: the paper's twelve models, and one for sequences.
+"""What a model is and how it is trained, as two dataclasses; the paper's twelve models as PRESETS, one for sequences.
 
 Every default lives here and nowhere else. A config that cannot work is refused with all its faults in one line.
 """
@@ -6,10 +6,12 @@ Every default lives here and nowhere else. A config that cannot work is refused 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from superbloom.errors import InputError
+
+SIZES = {"num_ids", "num_target_ids", "buckets"}  # what a corpus decides, or the model that is extended
 
 
 def option(default: Any, help_: str) -> Any:
@@ -197,9 +199,9 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Preset:
-    """A model and its training; of a row of the paper's tables, the size printed there (its M is 2^20, its G 2^30)."""
+    """A row of the paper's tables: the model, and the size printed there (its M is 2^20, its G 2^30)."""
 
-    table: int | None
+    table: int
     printed: str
     config: ModelConfig
     training: dict[str, Any] = field(default_factory=dict)
@@ -210,9 +212,9 @@ class Preset:
 
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
-_PAPER = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0}
-_FULL = _PAPER | {"learning_rate": 1e-4, "batch_size": 1024}
-_TOP = _PAPER | {"learning_rate": 2e-4, "batch_size": 4096}
+_PRESETS = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0}
+_FULL = _PRESETS | {"learning_rate": 1e-4, "batch_size": 1024}
+_TOP = _PRESETS | {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889
 TOP_IDS = 500_000
 TEXT_IDS = 1_000_000
@@ -246,7 +248,7 @@ def _text(alpha: int, dim: int, heads: int, ffn_dim: int, layers: int) -> ModelC
     return _paper(TEXT_IDS - TEXT_RESERVED, alpha, dim, heads, ffn_dim, layers, **text)
 
 
-PAPER = {
+PRESETS = {
     "baseline": Preset(1, "248M", _paper(WIKIPEDIA_IDS, 1, 48, 4, 1024, 12), _FULL),
     "sampled-softmax": Preset(
         1, "2.6G", _paper(WIKIPEDIA_IDS, 1, 512, 8, 2048, 12), _FULL | {"loss": "sampled", "samples": 131_072}
@@ -257,11 +259,20 @@ PAPER = {
     "superbloom-d256l1": Preset(3, "13M", _paper(TOP_IDS, 20, 256, 1, 1024, 1), _TOP),
     "superbloom-d384l1": Preset(3, "21M", _paper(TOP_IDS, 20, 384, 1, 1536, 1), _TOP),
     "superbloom-d256l12": Preset(3, "21M", _paper(TOP_IDS, 20, 256, 8, 1024, 12), _TOP),
-    "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12), _PAPER),
-    "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12), _PAPER),
-    "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PAPER),
-    "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PAPER),
+    "baseline-h64": Preset(4, "62.6M", _text(1, 64, 4, 256, 12), _PRESETS),
+    "baseline-h256": Preset(4, "254.4M", _text(1, 256, 8, 1024, 12), _PRESETS),
+    "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PRESETS),
+    "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PRESETS),
 }
 # Users and what they chose, in the order of time: told from what stands before it (docs/recommend.md).
-SEQUENCE = Preset(None, "", ModelConfig(num_ids=1, mask_as="next", positions=True, seq_len=50))
-PRESETS = PAPER | {"sequence": SEQUENCE}
+SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
+PRESET_NAMES = (*PRESETS, "sequence")
+
+
+def preset_options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a preset decides of a model, all but its names for one of the paper, and of its training."""
+    if name not in PRESET_NAMES:
+        raise InputError(f"preset {name!r} given; {', '.join(PRESET_NAMES)} are allowed")
+    if name == "sequence":
+        return dict(SEQUENCE), {}
+    return {k: v for k, v in asdict(PRESETS[name].config).items() if k not in SIZES}, PRESETS[name].training

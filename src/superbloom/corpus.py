@@ -7,8 +7,8 @@
 
 A row is a page with its links, a user with items, a document with words. Its split depends on its key alone,
 so that it is the same in every version of the data: 10 % test (Sec. 3.1), 5 % of the rest for validation.
-Rows in the order of time (prepare/interactions.py) are cut instead: what stands before valid_from is for training, the
-element at valid_from is what validation asks for, and that at test_from what the test asks for.
+Rows in the order of time (prepare/interactions.py) are cut instead: of training rows what stands before valid_from is
+for training, the element at valid_from is what validation asks for, and that at test_from what the test asks for.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from superbloom.folder import new_folder, read_folder, settled
 from superbloom.vocab import Vocab
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
+EAGER = ("pandas", "polars", "pyarrow", "modin", "cudf")  # tables that can be made of columns
 TEST_SHARE = 0.10
 VALID_SHARE = 0.05
 
@@ -133,7 +134,8 @@ class Corpus:
         from superbloom.prepare.interactions import from_interactions
 
         corpus = from_interactions(events, user, item, **options)
-        corpus.backend = nw.from_native(events).implementation.value
+        backend = nw.from_native(events).implementation.value
+        corpus.backend = backend if backend in EAGER else None
         return corpus
 
     @classmethod
@@ -150,6 +152,8 @@ class Corpus:
         cuts = {"valid_from": pa.int32(), "test_from": pa.int32()}
         columns |= cuts | ({"targets": lists} if has_targets else {})
         sequences = read_arrow(folder / "sequences.arrow", columns, optional=cuts)
+        if len(cuts.keys() & set(sequences.column_names)) == 1:
+            raise InputError(f"{folder / 'sequences.arrow'} has one of valid_from and test_from; give both or none")
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
         corpus = cls(Vocab.open(folder / "vocab.arrow"), sequences, target_vocab, manifest["info"])
         corpus._check(folder / "sequences.arrow")
@@ -252,7 +256,7 @@ class Corpus:
             raise InputError(f"{path}: split codes are {SPLITS}; found {self.splits.min()} to {self.splits.max()}")
         if self.cuts:
             positions = [np.zeros(len(self), dtype=np.int64), *self.cuts.values(), np.diff(self.offsets)]
-            if len(self.cuts) < 2 or any((after < before).any() for before, after in pairwise(positions)):
+            if any((after < before).any() for before, after in pairwise(positions)):
                 raise InputError(f"{path}: 0 <= valid_from <= test_from <= length has to hold in every row")
         for name in {"ids", "targets"} & set(self.sequences.column_names):
             lists = self.sequences[name].chunk(0)

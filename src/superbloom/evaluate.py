@@ -54,18 +54,20 @@ class HeldOut:
     ) -> HeldOut:
         """One hidden element of each row of a split, of `limit` rows at most.
 
-        With draws there are as many hidden elements: rows are drawn from several times, or some are left out.
+        With draws there are as many hidden elements: rows are drawn from several times, or some are left out. Rows in
+        the order of time are asked once each, or evenly spaced ones of them.
         """
         if not 0 <= seed < 2**63:
             raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
-        rows = corpus.rows(split)[:limit]
+        rows = corpus.rows(split)
+        if corpus.cuts and split in corpus.cuts:  # which stand in order of their keys
+            limit = min(part for part in (limit, draws, len(rows)) if part is not None)
+            rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
+        rows = rows[:limit]
         if not len(rows):
-            raise InputError(
-                f"the corpus has no {split} row of two or more ids; rows are assigned to splits by their keys: "
-                "give more rows"
-            )
+            raise InputError(f"the corpus has no {split} row of two or more ids; give more or longer rows")
         if corpus.cuts and split in corpus.cuts:
-            return cls._next(corpus, rows[:draws], corpus.cuts[split], seq_len)
+            return cls._next(corpus, rows, corpus.cuts[split], seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)
         uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), 2))
@@ -208,7 +210,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON.
 
-    filter_seen: answers are what does not stand before in the row, as recommendations are; yardsticks are not filtered.
+    filter_seen: answers are what does not stand before in the row, as recommendations are; then without yardsticks.
     """
     check_vocabulary(predictor, corpus)
     held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
@@ -218,6 +220,7 @@ def evaluate(
     figures = {
         "split": split,
         "rows": len(held_out),
+        "filter_seen": filter_seen,
         "recall": recall(rank),
         "token_recall_at_1": _share(int(tokens.sum()), tokens.size),
         "ndcg": ndcg(rank),
@@ -228,7 +231,7 @@ def evaluate(
     }
     if predictor.bonus is not None:
         figures["without prior"] = recall(found.without_prior)
-    if yardsticks:
+    if yardsticks and not filter_seen:
         from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
         similar = similarity(corpus)

@@ -7,6 +7,7 @@ new name is read and predicted at once, as those it shares buckets with, and as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,8 +36,8 @@ def extend(
         )
     like = like or {}
     vocab, new = model.vocab.extended(names)
-    if strangers := [name for name in like if name not in new]:
-        raise InputError(f"like tells of {strangers[0]!r}, which is not a new name; give it as one, or leave it out")
+    if strangers := like.keys() - set(new):
+        raise InputError(f"like tells of {min(strangers)!r}, which is not a new name; give it as one, or leave it out")
     similar = [[model.vocab.id(other) for other in like.get(name, ())] for name in new]
     bloom = extended(model.bloom, similar, reserve)
     config = replace(model.config, num_ids=len(vocab), buckets=bloom.num_buckets)
@@ -46,7 +47,7 @@ def extend(
     network.train(model.network.training)
     prior = None
     if model.prior is not None:
-        counts = torch.cat([model.prior.counts, torch.zeros(len(new), dtype=model.prior.counts.dtype)])
+        counts = torch.cat([model.prior.counts, torch.full((len(new),), -1, dtype=model.prior.counts.dtype)])
         prior = Prior(counts, model.prior.weight, model.prior.temperature)
     return Model(network, bloom, vocab, bloom, vocab, prior)
 
@@ -76,7 +77,8 @@ def extended(bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float 
         free = np.flatnonzero(table[:, j] < 0)
         table[free, j] = rng.permutation(_emptiest(sizes[j], len(free), rng))
         sizes[j] += np.bincount(table[free, j], minlength=bloom.num_buckets)
-    _separate(table, bloom, sizes, largest, rng)
+    free = np.array([not others for others in similar])
+    _separate(table, free, bloom, sizes, largest, rng)
     whole = torch.cat([bloom.table, torch.from_numpy(table)])
     return BloomHash.from_table(whole, bloom.num_buckets, bloom.alpha, bloom.num_special)
 
@@ -85,7 +87,7 @@ def room_for_more(bloom: BloomHash, reserve: float) -> tuple[int, int]:
     """How many ids a bucket may hold with this reserve, and how many more ids there is room for."""
     if isinstance(reserve, bool) or not isinstance(reserve, int | float) or not 0 <= reserve <= 10:
         raise InputError(f"reserve={reserve!r} given; a share of alpha is allowed, 0 to 10")
-    largest = bloom.alpha + max(1, round(bloom.alpha * reserve)) if reserve else bloom.alpha
+    largest = bloom.alpha + math.ceil(round(bloom.alpha * reserve, 6))
     room = bloom.num_buckets * largest - bloom.num_ids
     return largest, max(0, min(room, bloom.num_buckets**bloom.num_hashes - bloom.num_ids))
 
@@ -95,8 +97,9 @@ def _full(bloom: BloomHash, wanted: int, room: int, reserve: float) -> str:
     if bloom.num_buckets**bloom.num_hashes < after:
         grow = "no digest is left for them"
     else:
-        enough = -(-100 * (after / bloom.num_buckets / bloom.alpha - 1) // 1) / 100 + 0.01
-        grow = f"reserve={enough:.2f} has room, with buckets of up to {bloom.alpha * (1 + enough):.0f} ids to search"
+        largest = -(-after // bloom.num_buckets)
+        enough = math.ceil(100 * (largest - bloom.alpha) / bloom.alpha) / 100
+        grow = f"extend with reserve={enough:.2f}, so that buckets have up to {largest} ids to search"
     tokens = bloom.num_hashes * -(-after // bloom.alpha)
     return (
         f"{wanted:,} new names, but reserve={reserve} has room for {room:,} more than the {bloom.num_ids:,} there are: "
@@ -120,14 +123,21 @@ def _emptiest(sizes: np.ndarray, count: int, rng: np.random.Generator) -> np.nda
     return np.concatenate([np.repeat(np.arange(len(sizes)), below), last])
 
 
-def _separate(table: np.ndarray, bloom: BloomHash, sizes: np.ndarray, largest: int, rng: np.random.Generator) -> None:
-    """Trade last buckets among the new ids until no digest is another's; what is left moves wherever there is room."""
+def _separate(
+    table: np.ndarray, free: np.ndarray, bloom: BloomHash, sizes: np.ndarray, largest: int, rng: np.random.Generator
+) -> None:
+    """Trade last buckets among the new ids until no digest is another's; what is left moves wherever there is room.
+
+    Those that are not free are like others, and trade only if they collide.
+    """
+    partners = np.flatnonzero(free)
     taken = np.sort(digest_codes(bloom.table.numpy(), bloom.num_buckets))
     for _ in range(ROUNDS):
         offenders = _colliding(digest_codes(table, bloom.num_buckets), taken)
         if not len(offenders):
             return
-        traders = np.union1d(offenders, rng.integers(0, len(table), len(offenders) + 1))
+        drawn = partners[rng.integers(0, len(partners), len(offenders) + 1)] if len(partners) else partners
+        traders = np.union1d(offenders, drawn)
         table[traders, -1] = table[rng.permutation(traders), -1]
     for row in _colliding(digest_codes(table, bloom.num_buckets), taken):
         others = np.sort(np.concatenate([taken, np.delete(digest_codes(table, bloom.num_buckets), row)]))

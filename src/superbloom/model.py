@@ -49,7 +49,7 @@ class Layer(nn.Module):
         self.distance = None if distances is None else nn.Parameter(torch.empty(heads, distances))
 
     def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None, apart: Tensor | None = None) -> Tensor:
-        """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, 1, k) is True where allowed.
+        """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, q or 1, k) is True where allowed.
 
         apart (batch, q, k) tells how far apart they are, as Network._apart numbers it; one row if all are alike.
         """

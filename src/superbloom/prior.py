@@ -21,7 +21,7 @@ from superbloom.scoring import Bonus
 class Prior:
     """How often each id occurs in training rows, and how that enters scores and probabilities."""
 
-    counts: Tensor  # (num_ids,)
+    counts: Tensor  # (num_ids,); −1 of those that were added later (growth.py)
     weight: float
     temperature: float
 
@@ -42,9 +42,11 @@ def surplus(counts: Tensor, bloom: BloomHash) -> Tensor:
     >>> surplus(torch.tensor([7, 3, 3]), bloom).exp().tolist()  # 8/16 over 12/16 · 12/16, 4/16 over 12/16 · 4/16, …
     [0.88..., 1.33..., 1.33...]
     """
+    # What was added later is in no sum, so that it changes nobody else's.
     prior = counts.double() + 1
-    prior /= prior.sum()
-    result = prior.log()
+    total = prior.sum()
+    result = (prior.clamp(min=1) / total).log()
+    prior /= total
     for buckets in bloom.table.T.long():
         of_token = torch.zeros(bloom.num_buckets, dtype=torch.double, device=prior.device).index_add_(0, buckets, prior)
         result -= of_token.log()[buckets]

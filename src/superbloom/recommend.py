@@ -38,8 +38,8 @@ class Histories:
         keys = corpus.sequences["key"]
         if users is None:
             return cls(keys.to_pylist(), [corpus.row(row) for row in range(len(corpus))])
-        if isinstance(users, str):
-            raise InputError(f"the text {users!r} given as users; give a list of them")
+        if isinstance(users, str) or not isinstance(users, Iterable):
+            raise InputError(f"{users!r:.80} given as users; give a list of them")
         wanted = [str(user) for user in users]
         rows = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
         _leave_out("users", [user for user, row in zip(wanted, rows, strict=True) if row is None], len(corpus), strict)
@@ -53,8 +53,9 @@ class Histories:
             raise InputError(f"{lists!r:.80} given; give lists of names: [['name a', 'name b'], ['name c']]")
         if not isinstance(lists, Mapping):
             lists = dict(enumerate(lists))
-        if wrong := next((names for names in lists.values() if isinstance(names, str)), None):
-            raise InputError(f"the text {wrong!r} given as a list of names; give lists: [[{wrong!r}]]")
+        for names in lists.values():
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise InputError(f"{names!r:.80} given as a list of names; give lists: [[{names!r:.80}]]")
         found = [[(str(name), vocab.find(str(name))) for name in names] for names in lists.values()]
         unknown = dict.fromkeys(name for names in found for name, id_ in names if id_ is None)
         _leave_out("names", list(unknown), len(vocab), strict)
@@ -90,6 +91,8 @@ def recommend(
     if type(k) is not int or k < 1:
         raise InputError(f"k={k!r} given; whole numbers from 1 are allowed")
     allow = None
+    if isinstance(items_to_recommend, str):
+        raise InputError(f"{items_to_recommend!r:.80} given as items_to_recommend; give a list of names")
     if items_to_recommend is not None:
         allow = torch.tensor([vocab.id(str(name)) for name in items_to_recommend], dtype=torch.long)
         if not len(allow):

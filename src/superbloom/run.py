@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def train(
         "model": str(out),
         "run": str(run),
         "parameters": superbloom.model.network.num_parameters(),
-        **{name: superbloom.training[name] for name in ("steps", "seconds", "interrupted")},
+        **{name: superbloom.training[name] for name in ("steps", "taken", "seconds", "interrupted")},
         "history": superbloom.metrics["history"],
     }
     return result
@@ -123,6 +122,8 @@ def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any
     stored = {"preset": None, "from_model": None} | read_json(path)
     if not all(type(stored.get(name)) is dict for name in ("model", "train")):
         raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
+    if asked["from_model"] not in (None, stored["from_model"]):
+        raise InputError(f"the run began with from_model={stored['from_model']}; leave --from-model out with --resume")
     began, now = (
         asdict(Superbloom(preset, **model).config_for(corpus))
         for preset, model in (
@@ -194,7 +195,8 @@ def recommend(
     model_folder: Path, corpus_folder: Path, users: list[str], users_file: Path | None, out: Path | None, **options: Any
 ) -> dict[str, Any]:
     """Recommendations for users of a corpus, all unless some are given; with `out`, written there as CSV or Parquet."""
-    write = None if out is None else _writer(out)
+    if out is not None:
+        _check_table(out)
     predictor = Predictor(store.load(model_folder).model)
     corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
     if users_file is not None:
@@ -203,27 +205,25 @@ def recommend(
     histories = Histories.of_users(corpus, chosen, strict)
     with counting("recommending", len(histories.who)) as progress:
         columns = recommend_to(predictor, histories, progress=progress, **options)
-    if out is not None and write is not None:
-        write(pa.table(columns), out)
+    if out is not None:
+        _write_table(pa.table(columns), out)
     return columns
 
 
-def _writer(out: Path) -> Callable[[pa.Table, Path], None]:
-    """How to write a table into a file of this name, whole or not at all."""
+def _check_table(out: Path) -> None:
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} given; a file that ends in .csv or .parquet is allowed")
     if out.is_dir() or not out.parent.is_dir():
         raise InputError(f"--out {out} is a folder, or lies in none; choose a file in a folder that is there")
 
-    def write(table: pa.Table, path: Path) -> None:
-        sink = io.BytesIO()
-        if path.suffix == ".csv":
-            pa.csv.write_csv(table, sink)
-        else:
-            pa.parquet.write_table(table, sink)
-        write_atomically(path, sink.getvalue())
 
-    return write
+def _write_table(table: pa.Table, out: Path) -> None:
+    sink = io.BytesIO()
+    if out.suffix == ".csv":
+        pyarrow.csv.write_csv(table, sink)
+    else:
+        pyarrow.parquet.write_table(table, sink)
+    write_atomically(out, sink.getvalue())
 
 
 def extend(model_folder: Path, names_file: Path, out: Path, like_file: Path | None, reserve: float) -> dict[str, Any]:

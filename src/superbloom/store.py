@@ -164,8 +164,10 @@ def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig) -> Pr
         raise InputError(f"{path} holds {_tensors(path)!s:.200}; {expected} is expected: save the model again")
     found = load_file(path)
     weight, temperature = found["scale"].tolist()
-    if int(found["counts"].min()) < 0 or not (0 <= weight <= 10 and 1e-3 <= temperature <= 1e3):
-        raise InputError(f"{path}: counts below 0, or weight={weight}, temperature={temperature}: save the model again")
+    if int(found["counts"].min()) < -1 or not (0 <= weight <= 10 and 1e-3 <= temperature <= 1e3):
+        raise InputError(
+            f"{path}: counts below −1, or weight={weight}, temperature={temperature}: save the model again"
+        )
     return Prior(found["counts"], weight, temperature)
 
 

@@ -48,7 +48,7 @@ from superbloom.predict import Predictor
 from superbloom.processes import Stop, alone_in, main_process, only_work, part, placement
 from superbloom.progress import TrainingProgress
 from superbloom.start import start_from_cooccurrence, start_from_frequencies
-from superbloom.watch import Watch
+from superbloom.watch import Watch, enough_waited
 
 
 def fit(
@@ -135,9 +135,15 @@ def _to_go_on_from(
     content, done = check_identity(checkpoint, facts), step_of(checkpoint)
     if checkpoint != checkpoints(run)[0]:
         _notice(f"going on from step {done:,}")
-    seconds = content["callbacks"]["Watch"]["seconds"]
+    before = content["callbacks"]["Watch"]
+    seconds = before["seconds"]
     if done >= steps > 0 or (config.minutes is not None and seconds >= 60 * config.minutes):
         _notice(f"the run has done its {done:,} steps in {seconds / 60:.1f} minutes; for more, give more --steps")
+        return checkpoint, done
+    if before.get("best") and enough_waited(before["history"], before["improved"], config.patience):
+        _notice(
+            f"the run has ended at step {done:,}, {config.patience} validations after its best; give more --patience"
+        )
         return checkpoint, done
     return checkpoint, steps
 

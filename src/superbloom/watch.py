@@ -42,8 +42,9 @@ class Watch(L.Callback):
         self.predictor = Predictor(replace(model, prior=prior))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, Tensor] = {}  # weights, of the validation with the highest recall
+        self.best: dict[str, Tensor] = {}  # weights of the validation with the highest recall, the last of equal ones
         self.taken = 0  # the step they were of
+        self.improved = 0  # the step of the first of equal ones
         self.earlier = self.seconds = self.validated = seconds  # spent before the first step
         self.stopped = 0  # by which signal
         self.run_log: Log | None = None  # Lightning puts something else into every callback.log
@@ -71,7 +72,8 @@ class Watch(L.Callback):
         last = over or step == self.config.steps
         if step % self.config.valid_every == 0 or tenth or last:
             self._validate(trainer, training)
-            over = over or self._hopeless(trainer)
+            if not last and self._hopeless(trainer):
+                last = over = True
         loss = outputs["loss"].detach()
         if step % LOG_EVERY == 0:
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
@@ -90,32 +92,42 @@ class Watch(L.Callback):
     def _validate(self, trainer: L.Trainer, training: Any) -> None:
         self.validated = self.seconds
         if self.held_out:
-            step, better = trainer.global_step, 0
+            step, better, best = trainer.global_step, 0, 0
             with training.optimizer.averaged():
                 training.bring_home()
                 if main_process():
                     rank = ranks(self.predictor, self.held_out).rank
                     recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
-                    better = int(all(recall["recall_at_10"] >= earlier["recall_at_10"] for earlier in self.history))
+                    highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
+                    better, best = recall["recall_at_10"] > highest, recall["recall_at_10"] >= highest
                     self.history.append({"step": step, "seconds": round(self.seconds, 1), **recall})
                     self._log(step, valid_recall_at_10=recall["recall_at_10"])
-                (better,) = agree(trainer, better)
-                if better and self.config.patience:
+                better, best = agree(trainer, better, best)
+                if better:
+                    self.improved = step
+                if best and self.config.patience:
                     self.taken = step
                     if main_process() or not training.sharded:
-                        weights = self.predictor.model.network.state_dict()
-                        self.best = {name: value.to("cpu", copy=True) for name, value in weights.items()}
+                        self._keep(self.predictor.model.network.state_dict())
+
+    def _keep(self, weights: dict[str, Tensor]) -> None:
+        for name, value in weights.items():
+            if name in self.best:
+                self.best[name].copy_(value)  # no room is needed for two
+            else:
+                self.best[name] = value.to("cpu", copy=True)
 
     def _hopeless(self, trainer: L.Trainer) -> bool:
         """Whether validation has not become better for as often as is waited."""
-        since = sum(point["step"] > self.taken for point in self.history)
-        (enough,) = agree(trainer, self.config.patience > 0 and since >= self.config.patience)
-        if enough:
-            self.progress.say(
-                f"no better validation in {since} since step {self.taken:,}: its weights are taken "
-                f"(--patience {2 * since} waits longer)"
-            )
-        return bool(enough)
+        enough = enough_waited(self.history, self.improved, self.config.patience)
+        if agree(trainer, enough) == [0]:
+            return False
+        patience, taken = self.config.patience, self.taken or trainer.global_step
+        self.progress.say(
+            f"no better validation in {patience} since step {self.improved:,}: the weights of step {taken:,} are taken "
+            f"(--resume --patience {2 * patience} waits longer)"
+        )
+        return True
 
     def take_best(self) -> None:
         """Give the model the weights that were best in validation."""
@@ -133,10 +145,22 @@ class Watch(L.Callback):
             trainer.save_checkpoint(self.run / "checkpoint")  # the name is made from step and content
 
     def state_dict(self) -> dict[str, Any]:
-        return {"history": self.history, "seconds": self.seconds, "best": self.best, "taken": self.taken}
+        kept = {"best": self.best, "taken": self.taken, "improved": self.improved}
+        return {"history": self.history, "seconds": self.seconds, **kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = state_dict["history"]
         self.seconds = self.earlier = state_dict["seconds"]
-        if self.config.patience:
-            self.best, self.taken = state_dict.get("best", {}), state_dict.get("taken", 0)
+        # Of a run that kept no best weights, what came before is not waited for.
+        self.improved = max((int(point["step"]) for point in self.history), default=0)
+        if self.config.patience and state_dict.get("best"):
+            self.best, self.taken, self.improved = (state_dict[name] for name in ("best", "taken", "improved"))
+
+
+def enough_waited(history: list[dict[str, float]], improved: int, patience: int) -> bool:
+    """Whether there were as many validations since the best one as are waited for.
+
+    >>> enough_waited([{"step": 10}, {"step": 20}, {"step": 30}], improved=10, patience=2)
+    True
+    """
+    return 0 < patience <= sum(point["step"] > improved for point in history)

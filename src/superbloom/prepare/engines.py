@@ -19,6 +19,7 @@ import ibis.expr.types as ir
 from superbloom.errors import InputError
 
 LEAST_MEMORY = 0.25  # GB
+MOST_MEMORY = 100_000
 NO_JAVA = "--engine spark needs Java 17; apt install openjdk-17-jre-headless (and see JAVA_HOME), or use DuckDB"
 PER_THREAD = 0.125  # GB that DuckDB wants for each thread
 
@@ -28,8 +29,8 @@ def working(engine: str, memory: float, scratch: str | os.PathLike[str] | None) 
     """An engine and a temporary folder, both gone afterwards."""
     if engine not in ENGINES:
         raise InputError(f"engine {engine!r} given; {', '.join(ENGINES)} are allowed")
-    if not memory >= LEAST_MEMORY:
-        raise InputError(f"memory={memory} GB given; {LEAST_MEMORY} and more are allowed")
+    if not LEAST_MEMORY <= memory <= MOST_MEMORY:
+        raise InputError(f"memory={memory} GB given; {LEAST_MEMORY} to {MOST_MEMORY:,} are allowed")
     if scratch is not None:
         Path(scratch).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".interactions-", dir=scratch)).resolve()

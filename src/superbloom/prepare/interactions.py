@@ -125,7 +125,10 @@ def from_interactions(
 
 
 def _options(user: str | int, item: str | int, time: str | int | None, *others: Any) -> Options:
-    options = Options(str(user), str(item), None if time is None else str(time), *others)
+    numbers: list[Any] = [
+        int(other) if isinstance(other, np.integer) else other for other in others
+    ]  # as JSON takes them
+    options = Options(str(user), str(item), None if time is None else str(time), *numbers)
     options.check()
     return options
 

@@ -16,7 +16,6 @@ It is read and written in pieces, so that a log may be larger than the memory.
 
 from __future__ import annotations
 
-import codecs
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,8 +101,8 @@ def log_of_files(
     if format_ not in FORMATS:
         raise InputError(f"format {format_!r} given; {', '.join(FORMATS)} are allowed")
     try:
-        codecs.lookup(encoding)
-    except LookupError:
+        "".encode(encoding)  # which refuses codecs that are not of text
+    except (LookupError, UnicodeError):
         raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
     folder.mkdir()
     plain = columns.time is not None and all(_is_plain(file, columns) for file in files)
