@@ -545,7 +545,7 @@ HOSTILE: list[tuple[str, str, Edit, str]] = [
             ("one more", lambda t: t.update(evil=torch.zeros(1))),
             ("too few", lambda t: t.update(counts=t["counts"][:-1])),
             ("floats", lambda t: t.update(counts=t["counts"].float())),
-            ("negative", lambda t: t["counts"].__setitem__(2, -1)),
+            ("negative", lambda t: t["counts"].__setitem__(2, -2)),
             ("a weight that is no number", lambda t: t["scale"].__setitem__(0, torch.nan)),
             ("a weight too large", lambda t: t["scale"].__setitem__(0, 1e9)),
             ("temperature zero", lambda t: t["scale"].__setitem__(1, 0.0)),
