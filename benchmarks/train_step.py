@@ -100,7 +100,7 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
     if kind == "sampled-dense":
         model.network.embedding.sparse = False
     model.network.train()
-    objective = (lambda *batch: _plain_loss(model, batch)) if kind == "plain" else training.objective
+    objective = (lambda batch, *_: _plain_loss(model, batch)) if kind == "plain" else training.objective
     middle = time_steps(training, optimizer, objective, batches, steps)
     return {
         "items": items,
@@ -120,7 +120,7 @@ def time_steps(training: Any, optimizer: Any, objective: Any, batches: Any, step
     parts = []
     for step in range(steps):
         batch, marks = batches[step], [time.perf_counter()]
-        loss = objective(*batch, 1, step)
+        loss = objective(batch, 1, step)
         marks.append(time.perf_counter())
         loss.backward()
         marks.append(time.perf_counter())

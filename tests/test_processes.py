@@ -109,7 +109,7 @@ def test_a_gradient_does_not_depend_on_how_the_batch_is_shared(softmax, ranks):
 
     def loss_and_gradient(parts: int) -> list[torch.Tensor]:
         model.network.zero_grad()
-        losses = [training.objective(*training.batches(rank, parts)[3], parts, 0) / parts for rank in range(parts)]
+        losses = [training.objective(training.batches(rank, parts)[3], parts, 0) / parts for rank in range(parts)]
         sum(losses).backward()
         return [sum(losses).detach(), *(parameter.grad.clone() for parameter in model.network.parameters())]
 

@@ -1,4 +1,4 @@
-"""Training batches (Sec. 3.1): segments, a share of each masked. A pure function of (seed, step).
+"""Training batches (Sec. 3.1): segments (segments.py), a share of each masked. A pure function of (seed, step).
 
 Every example has a number: batch `step` holds examples step·batch_size and on. Example e reads row e of an
 endless sequence of epochs, each a seeded permutation of the rows, and uses the e-th block of a counter-based
@@ -18,6 +18,7 @@ from torch import Tensor
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
+from superbloom.segments import Segments, cut, draws_for, room
 
 MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
 
@@ -26,20 +27,23 @@ class Batch(NamedTuple):
     """ids (batch, n) as the model reads them, places (batch, p) of what it predicts, targets (batch, p).
 
     Rows shorter than n end in PAD; rows with fewer than p masked elements have target PAD there. total is the number
-    of targets of the step, those of the other processes included.
+    of targets of the step, those of the other processes included. follows (batch,) is asked of text, if anything: 1 if
+    its second part follows the first, 0 if it is of another document, −1 if there is none.
     """
 
     ids: Tensor
     places: Tensor
     targets: Tensor
     total: int
+    follows: Tensor | None = None
 
 
 class Batches:
     """The stream of training batches of a corpus; rank r of several takes the r-th part of each.
 
     Without perturb every chosen element is masked, none is replaced or left. With every, all elements are to be
-    predicted, each from those before it, and none is masked.
+    predicted, each from those before it, and none is masked. With next_sentence, half of the segments of a text end in
+    another document.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Batches:
         seed: int,
         perturb: bool = True,
         every: bool = False,
+        next_sentence: bool = False,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -67,26 +72,44 @@ class Batches:
         self.masked, self.every = MASKED if perturb else 1.0, every
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
-        # One draw for the segment, then for each element: whether it is masked, how, and by what.
-        self._draws = -(-(1 + 3 * seq_len) // 4) * 4
+        self.strangers: np.ndarray | None = None
+        if corpus.sentences is not None:  # a long document is read more often than a short one
+            lengths = (corpus.ends - corpus.offsets[:-1])[self.rows]
+            self.strangers = self.rows if next_sentence else None
+            self.rows = np.repeat(self.rows, -(-lengths // room(corpus, seq_len)))
+        elif next_sentence:
+            raise InputError("next_sentence=True, but the rows of this corpus have no sentences; prepare text does")
+        # Some draws for the segment, then for each element: whether it is masked, how, and by what.
+        self._first_draws = draws_for(corpus, next_sentence)
+        self._draws = -(-(self._first_draws + 3 * seq_len) // 4) * 4
 
     def __getitem__(self, step: int) -> Batch:
         examples = step * self.batch_size + np.arange(self.batch_size)
         rows, ours = self._row(examples), slice(self.first, self.first + self.share)
-        uniform = self._uniform(examples[ours][0])
-        begin, end = self.corpus.offsets[rows], self.corpus.ends[rows]
-        start, length = segments(begin[ours], end[ours], uniform[:, 0], self.seq_len)
-        total = int(self._wanted(np.minimum(end - begin, self.seq_len)).sum())
-        mask, how, what = np.split(uniform[:, 1 : 1 + 3 * self.seq_len], 3, axis=1)
-        n = int(length.max())
-        inside = np.arange(n) < length[:, None]
-        at = np.where(inside, start[:, None] + np.arange(n), 0)
-        ids = np.where(inside, self.corpus.ids[at], np.int32(Special.PAD))
+        uniform, total = self._uniform(examples[ours][0], self.share), 0
+        if self.strangers is None:
+            length = np.minimum(self.corpus.ends[rows] - self.corpus.offsets[rows], room(self.corpus, self.seq_len))
+            total = int(self._wanted(length).sum())
+            segments = self._cut(rows[ours], uniform)
+        else:  # how long a segment is depends on what it ends with, so that all have to be cut to know the total
+            whole = self._cut(rows, self._uniform(examples[0], self.batch_size))
+            total = int(self._wanted((whole.at >= 0).sum(axis=1)).sum())
+            segments = whole[ours]
+        return self._masked(segments, uniform[:, self._first_draws :], total)
+
+    def _cut(self, rows: np.ndarray, uniform: np.ndarray) -> Segments:
+        return cut(self.corpus, rows, uniform, self.seq_len, self.strangers)
+
+    def _masked(self, segments: Segments, uniform: np.ndarray, total: int) -> Batch:
+        ids, at, n = segments.ids, segments.at, segments.ids.shape[1]
+        inside = at >= 0
+        follows = None if self.strangers is None else _tensor(segments.follows)
+        mask, how, what = np.split(uniform[:, : 3 * self.seq_len], 3, axis=1)
         if self.every:
             targets = np.where(inside, self.corpus.targets[at], np.int32(Special.PAD))
-            return Batch(_tensor(ids), torch.arange(n).expand(self.share, n), _tensor(targets), total)
+            return Batch(_tensor(ids), torch.arange(n).expand(self.share, n), _tensor(targets), total, follows)
         # Mask the elements with the smallest draws: the share of the segment, but at least one.
-        wanted = self._wanted(length)
+        wanted = self._wanted(inside.sum(axis=1))
         ranked = np.argsort(np.where(inside, mask[:, :n], 2.0), axis=1, kind="stable")
         chosen = np.arange(wanted.max()) < wanted[:, None]
         places = np.where(chosen, ranked[:, : wanted.max()], 0)
@@ -99,7 +122,7 @@ class Batches:
         )
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]
-        return Batch(_tensor(ids), _tensor(places), _tensor(targets), total)
+        return Batch(_tensor(ids), _tensor(places), _tensor(targets), total, follows)
 
     def starting_at(self, step: int, stride: int = 1) -> Iterator[Batch]:
         while True:
@@ -112,10 +135,10 @@ class Batches:
             return length
         return np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
 
-    def _uniform(self, first: int) -> np.ndarray:
+    def _uniform(self, first: int, count: int) -> np.ndarray:
         """The random numbers of examples first and on: Philox counts blocks of four."""
         stream = np.random.Philox(key=self.seed, counter=int(first) * self._draws // 4)
-        return np.random.Generator(stream).random((self.share, self._draws))
+        return np.random.Generator(stream).random((count, self._draws))
 
     def _row(self, examples: np.ndarray) -> np.ndarray:
         epochs, positions = np.divmod(examples, len(self.rows))
@@ -124,16 +147,6 @@ class Batches:
             here = epochs == epoch
             rows[here] = self.rows[_shuffle(self.seed, int(epoch), len(self.rows))[positions[here]]]
         return rows
-
-
-def segments(begin: np.ndarray, end: np.ndarray, uniform: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where a random run of up to seq_len of the elements from begin to end starts, and how long it is.
-
-    >>> segments(np.array([0, 10]), np.array([10, 13]), np.array([0.99, 0.99]), seq_len=4)
-    (array([ 6, 10]), array([4, 3]))
-    """
-    length = np.minimum(end - begin, seq_len)
-    return begin + (uniform * (end - begin - length + 1)).astype(np.int64), length
 
 
 def _tensor(part: np.ndarray) -> Tensor:

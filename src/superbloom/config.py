@@ -49,6 +49,7 @@ class ModelConfig:
     )
     distance: bool = option(True, "heads learn how much near elements count (n² numbers each); without, a row is a set")
     positions: bool = option(False, "learn a position per element")
+    next_sentence: bool = option(False, "of text, also learn whether the second part of a segment follows the first")
     tied: bool = option(True, "use the input embedding as output embedding")
     transform: bool = option(False, "BERT's dense layer and norm before the output")
     output_bias: bool = option(True, "a bias per output token")
@@ -69,7 +70,7 @@ class ModelConfig:
                 faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
         if not _seed(self.hash_seed):
             faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
-        for name in ("spread", "distance", "positions", "tied", "transform", "output_bias"):
+        for name in ("spread", "distance", "positions", "next_sentence", "tied", "transform", "output_bias"):
             if type(getattr(self, name)) is not bool:
                 faults.append(f"{name}={getattr(self, name)!r}: True or False is allowed")
         if self._low("num_special", 4):
@@ -85,6 +86,8 @@ class ModelConfig:
         for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 faults.append(f"{name}={getattr(self, name)!r}: {' or '.join(map(repr, allowed))} is allowed")
+        if self.next_sentence is True and self.mask_as == "next":
+            faults.append("next_sentence=True with mask_as='next': what is read in order tells it anyway; leave it out")
         if self.num_target_ids is not None and self.tied:
             faults.append("tied=True with a second vocabulary: its tokens need an embedding of their own, tied=False")
         if faults:

@@ -3,7 +3,7 @@
     corpus.json       counts, provenance, how rows were split
     vocab.arrow       the names (vocab.py)
     targets.arrow     the names of a second vocabulary, if rows carry targets (S^O differs from S^I, Sec. 2.3)
-    sequences.arrow   key, ids, split, and optionally targets (as long as ids), or valid_from and test_from
+    sequences.arrow   key, ids, split, and optionally targets (as long as ids), valid_from and test_from, or sentences
 
 A row is a page with its links, a user with items, a document with words. Its split depends on its key alone,
 so that it is the same in every version of the data: 10 % test (Sec. 3.1), 5 % of the rest for validation.
@@ -64,6 +64,11 @@ class Corpus:
             if f"{split}_from" in sequences.column_names
         }
         self.ends: np.ndarray = self.offsets[:-1] + self.cuts["valid"] if self.cuts else self.offsets[1:]
+        # Of text: where in each row its sentences begin, as offsets and positions.
+        self.sentences: tuple[np.ndarray, np.ndarray] | None = None
+        if "sentences" in sequences.column_names:
+            begins = sequences["sentences"].chunk(0)
+            self.sentences = begins.offsets.to_numpy(), begins.values.to_numpy()
         # What is predicted: the ids themselves, unless rows carry targets of their own.
         self.targets: np.ndarray = self.ids if target_vocab is None else sequences["targets"].chunk(0).values.to_numpy()
 
@@ -150,8 +155,8 @@ class Corpus:
         lists = pa.large_list(pa.int32())
         columns = {"key": pa.large_string(), "ids": lists, "split": pa.int8()}
         cuts = {"valid_from": pa.int32(), "test_from": pa.int32()}
-        columns |= cuts | ({"targets": lists} if has_targets else {})
-        sequences = read_arrow(folder / "sequences.arrow", columns, optional=cuts)
+        columns |= cuts | {"sentences": lists} | ({"targets": lists} if has_targets else {})
+        sequences = read_arrow(folder / "sequences.arrow", columns, optional=[*cuts, "sentences"])
         if len(cuts.keys() & set(sequences.column_names)) == 1:
             raise InputError(f"{folder / 'sequences.arrow'} has one of valid_from and test_from; give both or none")
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
@@ -232,6 +237,13 @@ class Corpus:
         return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
 
     @cached_property
+    def sentence_starts(self) -> np.ndarray:
+        """Where in all ids the sentences begin, ascending."""
+        assert self.sentences is not None
+        offsets, positions = self.sentences
+        return positions + np.repeat(self.offsets[:-1], np.diff(offsets))
+
+    @cached_property
     def checksums(self) -> dict[str, str]:
         """Of the names, and of the rows with their splits; the same in memory and on disk."""
         names, rows = hashlib.sha256(), hashlib.sha256()
@@ -239,7 +251,9 @@ class Corpus:
             column = vocab.table["name"].chunk(0)
             names.update(pc.binary_length(column).to_numpy().data)
             names.update(column.buffers()[2] or b"")
-        for part in (self.offsets, self.ids, self.targets, self.splits, *self.cuts.values()):
+            if vocab.kinds is not None:
+                names.update(np.ascontiguousarray(vocab.kinds).data)
+        for part in (self.offsets, self.ids, self.targets, self.splits, *self.cuts.values(), *(self.sentences or ())):
             rows.update(np.ascontiguousarray(part).data)
         return {"names sha256": names.hexdigest(), "rows sha256": rows.hexdigest()}
 
@@ -258,11 +272,29 @@ class Corpus:
             positions = [np.zeros(len(self), dtype=np.int64), *self.cuts.values(), np.diff(self.offsets)]
             if any((after < before).any() for before, after in pairwise(positions)):
                 raise InputError(f"{path}: 0 <= valid_from <= test_from <= length has to hold in every row")
+        self._check_sentences(path)
         for name in {"ids", "targets"} & set(self.sequences.column_names):
             lists = self.sequences[name].chunk(0)
             offsets = lists.offsets.to_numpy()
             if offsets[0] != 0 or offsets[-1] != len(lists.values) or not np.array_equal(offsets, self.offsets):
                 raise InputError(f"{path}: rows must follow one another, with as many targets as ids; write it again")
+
+
+    def _check_sentences(self, path: Path) -> None:
+        """Each row's positions begin with 0, increase, and end within the row."""
+        if self.sentences is None:
+            return
+        offsets, positions = self.sentences
+        lengths, sizes = np.diff(offsets), np.diff(self.offsets)
+        sound = offsets[0] == 0 and offsets[-1] == len(positions) and np.array_equal(lengths > 0, sizes > 0)
+        if sound:
+            firsts = offsets[:-1][lengths > 0]
+            steps = np.diff(positions, prepend=-1)
+            steps[firsts] = 1  # of a first position what counts is that it is 0
+            sound = not positions[firsts].any() and (steps > 0).all()
+            sound = sound and (positions[offsets[1:][lengths > 0] - 1] < sizes[lengths > 0]).all()
+        if not sound:
+            raise InputError(f"{path}: sentences of a row begin at 0, at rising places within it; write it again")
 
 
 _SPLIT_RULE = (

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.batches import segments
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
 from superbloom.predict import Predictor
 from superbloom.search import TopK
+from superbloom.segments import cut, draws_for
+from superbloom.vocab import Kind
 
 KS = (1, 10, 20)
 DEEPEST = max(KS)
@@ -70,14 +71,15 @@ class HeldOut:
             return cls._next(corpus, rows, corpus.cuts[split], seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)
-        uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), 2))
-        start, length = segments(corpus.offsets[rows], corpus.ends[rows], uniform[:, 0], seq_len)
-        places = (uniform[:, 1] * length).astype(np.int64)
-        inside = np.arange(length.max()) < length[:, None]
-        at = np.where(inside, start[:, None] + np.arange(length.max()), 0)
-        ids = np.where(inside, corpus.ids[at], int(Special.PAD)).astype(np.int64)
-        ids[np.arange(len(rows)), places] = Special.MASK
-        return cls(ids, places, corpus.targets[start + places].astype(np.int64))
+        first = draws_for(corpus)
+        uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), first + 1))
+        found = cut(corpus, rows, uniform[:, :first], seq_len)
+        number, there = np.arange(len(rows)), found.at >= 0
+        chosen = (uniform[:, first] * there.sum(axis=1)).astype(np.int64)
+        places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # of elements that are no special ids
+        ids = found.ids.astype(np.int64)
+        ids[number, places] = Special.MASK
+        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64))
 
     @classmethod
     def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
@@ -204,6 +206,7 @@ def evaluate(
     beam: int | None = None,
     max_rounds: int | None = None,
     rows: int | None = None,
+    draws: int | None = None,
     yardsticks: bool = True,
     filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
@@ -211,9 +214,10 @@ def evaluate(
     """All figures of a model on a split, as plain numbers ready for JSON.
 
     filter_seen: answers are what does not stand before in the row, as recommendations are; then without yardsticks.
+    draws: as many hidden elements in all, several of a row if need be. Of text, only the cheap yardsticks are told.
     """
     check_vocabulary(predictor, corpus)
-    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows)
+    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows, draws=draws)
     options: dict[str, Any] = {"beam": beam, "max_rounds": max_rounds, "filter_seen": filter_seen}
     found = ranks(predictor, held_out, both=True, progress=progress, **options)
     rank, tokens = found.rank, found.tokens
@@ -231,17 +235,32 @@ def evaluate(
     }
     if predictor.bonus is not None:
         figures["without prior"] = recall(found.without_prior)
+    kinds = (corpus.target_vocab or corpus.vocab).kinds
+    if kinds is not None:
+        figures["kinds"] = by_kind(rank, kinds[held_out.targets])
     if yardsticks and not filter_seen:
         from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
-        similar = similarity(corpus)
         figures["yardsticks"] = {
             "popularity": recall(popularity(corpus, held_out, DEEPEST)),
             "repetition": recall(repetition(held_out, DEEPEST)),
-            "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
-            "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
         }
+        if kinds is None:
+            similar = similarity(corpus)
+            figures["yardsticks"] |= {
+                "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
+                "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
+            }
     return figures
+
+
+def by_kind(rank: np.ndarray, kinds: np.ndarray) -> dict[str, Any]:
+    """Recall where a word piece, a unigram or a bigram is hidden, and how often that is."""
+    return {
+        kind.name.lower().replace("_", " "): {"hidden": int((kinds == kind).sum()), **recall(rank[kinds == kind])}
+        for kind in Kind
+        if (kinds == kind).any()
+    }
 
 
 def deciles(rank: np.ndarray, frequency: np.ndarray) -> list[dict[str, float]]:

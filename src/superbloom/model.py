@@ -112,6 +112,13 @@ class Network(nn.Module):
         self.config = config
         self.embedding = _embedding(config.num_tokens, config.dim)
         self.position = _embedding(config.seq_len, config.dim) if config.positions else None
+        # BERT's second task: a vector for each part of a segment, and the head that tells whether they belong together.
+        self.side = _embedding(2, config.dim) if config.next_sentence else None
+        self.follows = (
+            nn.Sequential(nn.Linear(config.dim, config.dim), nn.Tanh(), nn.Linear(config.dim, 2))
+            if config.next_sentence
+            else None
+        )
         self.layers = nn.ModuleList(
             Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre", distances)
             for distances in [2 * config.seq_len if config.distance else None] * config.layers
@@ -139,18 +146,21 @@ class Network(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def encode(self, tokens: Tensor, where: Tensor, padding: Tensor, asked: Tensor, places: Tensor) -> Tensor:
+    def encode(
+        self, tokens: Tensor, where: Tensor, padding: Tensor, asked: Tensor, places: Tensor, sides: Tensor
+    ) -> Tensor:
         """y at the wanted places (batch, p, m, d).
 
         tokens (batch, e, m), where (batch, e) and padding (batch, e) are of the elements; the element at column asked
-        (batch, p) is asked what belongs at places (batch, p). Of where, one row will do if all are alike.
+        (batch, p) is asked what belongs at places (batch, p). Of where, one row will do if all are alike. sides
+        (batch, n) tells of each place which part of the segment it is in.
         """
         m, joined = tokens.shape[2], self.config.inputs == "sum"
         x = self.embedding(tokens)  # (batch, e, m, d)
         if joined:
             x = x.sum(2, keepdim=True)
-        if self.position is not None:  # one position per element, shared by its m tokens
-            x = x + self._position(where)[:, :, None]
+        if self.placed:  # one position per element, shared by its m tokens
+            x = x + self._position(where, sides)[:, :, None]
         each = x.shape[2]  # elements a token, or an id
         x = x.flatten(1, 2)  # (batch, e·each, d)
         if self.training:
@@ -168,8 +178,8 @@ class Network(nn.Module):
             x = layer(x, x, mask, apart)
         wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
         y = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
-        if self.position is not None and self.config.mask_as == "question":  # as elements they have theirs
-            y = y + self.position(places)
+        if self.placed and self.config.mask_as == "question":  # as elements they have theirs
+            y = y + self._position(places, sides)
         if self.config.mask_as != "next":
             y = last(y, x, mask, self._apart(places, where))
         if self.final_norm is not None:
@@ -179,9 +189,18 @@ class Network(nn.Module):
         y = y.unflatten(1, (-1, each))
         return y.expand(-1, -1, m, -1) if joined else y
 
-    def _position(self, where: Tensor) -> Tensor:
-        assert self.position is not None
-        return self.position(where.clamp(min=0)) * (where != NOWHERE)[..., None]
+    @property
+    def placed(self) -> bool:
+        """Whether an element is told where it stands."""
+        return self.position is not None or self.side is not None
+
+    def _position(self, where: Tensor, sides: Tensor) -> Tensor:
+        """What is added to elements at these places (batch, e): (batch, e, d), nothing if they are nowhere."""
+        place, there = where.clamp(min=0), (where != NOWHERE)[..., None]
+        x = self.embedding.weight.new_zeros(()) if self.position is None else self.position(place)
+        if self.side is not None:
+            x = x + self.side(sides.gather(1, place.expand(len(sides), -1)))
+        return x * there
 
     def _apart(self, here: Tensor, there: Tensor) -> Tensor | None:
         """Which distance (batch, q, k) lies between two places: n for none, 0 from or to nowhere."""
@@ -285,7 +304,9 @@ class Model:
             elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device)[None]
             padding = elements == Special.PAD
         tokens = self.bloom.digest(elements.to(self.bloom.table.device))
-        parts = (tokens, where, padding, asked, places)
+        ends = ids == Special.SEP
+        sides = (ends.cumsum(1) - ends.long()).clamp(max=1)  # 1 behind the first [SEP]
+        parts = (tokens, where, padding, asked, places, sides)
         return self.network.encode(*(part.to(device) for part in parts))
 
     @torch.inference_mode()

@@ -22,6 +22,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
@@ -212,6 +213,7 @@ class Training(L.LightningModule):
             seed=self.config.seed,
             perturb=self.model.config.mask_as == "element",
             every=self.model.config.mask_as == "next",
+            next_sentence=self.model.config.next_sentence,
             rank=rank,
             ranks=ranks,
         )
@@ -228,7 +230,7 @@ class Training(L.LightningModule):
             torch.manual_seed(_mix(seed, step, 1 + self.global_rank))
         for group in self.trainer.optimizers[0].param_groups:
             group.update(lr=self.rate(step), weight_decay=self.config.weight_decay)
-        self.last = self.objective(*batch, self.trainer.world_size, _mix(seed, step))
+        self.last = self.objective(batch, self.trainer.world_size, _mix(seed, step))
         return self.last
 
     def rate(self, step: int) -> float:
@@ -277,13 +279,22 @@ class Objective(nn.Module):
             counts = corpus.id_counts("train")[model.target_bloom.order[0].numpy()]  # of each output token
             self.sampler = Sampler(config.proposal, counts, config.samples)
 
-    def forward(self, ids: Tensor, places: Tensor, targets: Tensor, total: int, processes: int, seed: int) -> Tensor:
-        """This process's part of the mean over all `total` targets, times processes: gradients will be averaged."""
+    def forward(self, batch: Batch, processes: int, seed: int) -> Tensor:
+        """This process's part of the mean over the targets of all, times processes: gradients will be averaged."""
+        ids, places, targets, total, follows = batch
+        if follows is not None:  # asked of [CLS]
+            places = F.pad(places, (1, 0))
         with room_for(f"the activations of {len(ids)} segments", "lower --batch-size, --seq-len, --dim or --layers"):
             y = self.model.encode(ids, places)
+        first, y = (y[:, 0, 0], y[:, 1:]) if follows is not None else (y[:, 0, 0], y)
         with room_for("the loss", "lower --logits-mb or --batch-size, or raise --alpha"):
             loss = self.loss(y[targets >= 0], targets[targets >= 0], seed)
-        return loss * (processes / (total * self.model.config.num_hashes))
+        loss = loss * (processes / (total * self.model.config.num_hashes))
+        if follows is not None:
+            assert self.network.follows is not None
+            told = F.cross_entropy(self.network.follows(first), follows, ignore_index=-1, reduction="sum")
+            loss = loss + told * (processes / self.config.batch_size)
+        return loss
 
     def loss(self, y: Tensor, targets: Tensor, seed: int) -> Tensor:
         """Summed cross-entropy of the tokens of targets (q,) under y (q, m, d)."""

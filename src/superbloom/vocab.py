@@ -3,7 +3,8 @@
 One memory-mapped Arrow file with three columns: name, count, and by_name (the ids in order of their names).
 Binary search in that order finds a name, or the range of names with a prefix, without a dictionary in memory:
 a vocabulary of five million names opens in a fraction of a second. The ids of a range are frequency ranks,
-so its smallest ids are its best completions.
+so its smallest ids are its best completions. A vocabulary of text (Sec. 4) also has the kind of every entry, and says in
+the file's metadata how text is normalised, so that it alone is enough to read text (text.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
@@ -21,11 +25,26 @@ import pyarrow.compute as pc
 from superbloom.arrow import read_arrow, write_arrow
 from superbloom.errors import InputError
 
+if TYPE_CHECKING:
+    from superbloom.text import Segmenter
+
 # The address of a page of a MediaWiki site.
 ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?:[^#]*&)?title=))([^?&#]+)")
 
 # How many names a fuzzy look-up compares: the most frequent ones of each prefix range, and of all names.
 FUZZY_CANDIDATES = 20_000
+
+# In the metadata of the file: how text is normalised before it is looked up.
+TEXT_KEY = b"superbloom.text"
+NORMALISATIONS = ("lowercase", "cased")
+
+
+class Kind(IntEnum):
+    """What an entry of a vocabulary of text is: "##ing" or "play", a whole word, two words with one space."""
+
+    WORD_PIECE = 0
+    UNIGRAM = 1
+    BIGRAM = 2
 
 
 class Vocab:
@@ -43,13 +62,23 @@ class Vocab:
         self._names = table["name"].chunk(0)
         self.counts: np.ndarray = table["count"].chunk(0).to_numpy()
         self._by_name: np.ndarray = table["by_name"].chunk(0).to_numpy()
+        # Of a vocabulary of text: the Kind of each id, int8, and how text is normalised.
+        self.kinds: np.ndarray | None = table["kind"].chunk(0).to_numpy() if "kind" in table.column_names else None
+        told = (table.schema.metadata or {}).get(TEXT_KEY)
+        self.normalisation: str | None = None if told is None else told.decode(errors="replace")
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Vocab:
         return cls.from_arrays(list(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts)))[0]
 
     @classmethod
-    def from_arrays(cls, names: Sequence[str], counts: np.ndarray) -> tuple[Vocab, np.ndarray]:
+    def from_arrays(
+        cls,
+        names: Sequence[str],
+        counts: np.ndarray,
+        kinds: np.ndarray | None = None,
+        normalisation: str | None = None,
+    ) -> tuple[Vocab, np.ndarray]:
         """The vocabulary of distinct names with their counts, and the id each of them got."""
         if not len(names):
             raise InputError("no names given; at least one is needed")
@@ -65,18 +94,22 @@ class Vocab:
         table = pa.table(
             {"name": unsorted.take(pa.array(ranked)), "count": np.asarray(counts)[ranked], "by_name": ids[alphabetical]}
         )
+        table = _with_kinds(table, None if kinds is None else np.asarray(kinds)[ranked], normalisation)
         return cls(table.combine_chunks()), ids
 
     @classmethod
-    def from_ranked(cls, names: pa.Array, counts: np.ndarray) -> Vocab:
+    def from_ranked(
+        cls, names: pa.Array, counts: np.ndarray, kinds: np.ndarray | None = None, normalisation: str | None = None
+    ) -> Vocab:
         """The vocabulary of names that stand in order of falling counts already, equal counts by name."""
-        return cls(pa.table({"name": names, "count": counts, "by_name": pc.sort_indices(names).cast(pa.int32())}))
+        table = pa.table({"name": names, "count": counts, "by_name": pc.sort_indices(names).cast(pa.int32())})
+        return cls(_with_kinds(table, kinds, normalisation))
 
     @classmethod
     def open(cls, path: str | Path) -> Vocab:
         """Memory-map a vocabulary file; a file written elsewhere may leave by_name out."""
-        columns = {"name": pa.large_string(), "count": pa.int64(), "by_name": pa.int32()}
-        table = read_arrow(path, columns, optional=("by_name",))
+        columns = {"name": pa.large_string(), "count": pa.int64(), "by_name": pa.int32(), "kind": pa.int8()}
+        table = read_arrow(path, columns, optional=("by_name", "kind"))
         if "by_name" not in table.column_names:
             alphabetical = pc.sort_indices(table["name"]).cast(pa.int32())
             names = table["name"].chunk(0).take(alphabetical)
@@ -90,7 +123,24 @@ class Vocab:
             raise InputError(f"{path}: column by_name is not an ordering of the ids; write the file again")
         if counts.min() < 0 or (np.diff(counts) > 0).any():
             raise InputError(f"{path}: names must stand in order of falling counts; sort them and write it again")
+        vocab._check_text(path)
         return vocab
+
+    def _check_text(self, path: str | Path) -> None:
+        """Refuse kinds that do not fit the names, or text normalised in a way not known here."""
+        kinds, told = self.kinds, self.normalisation
+        if kinds is None and told is None:
+            return
+        if kinds is None or told not in NORMALISATIONS:
+            found = "no column 'kind'" if kinds is None else f"{TEXT_KEY.decode()} is {told!r:.40}"
+            allowed = " or ".join(map(repr, NORMALISATIONS))
+            raise InputError(f"{path}: {found}; text needs kinds, and {TEXT_KEY.decode()} {allowed} in the metadata")
+        if kinds.min() < 0 or kinds.max() > max(Kind):
+            raise InputError(f"{path}: kinds from {kinds.min()} to {kinds.max()}; 0 to {max(Kind)} are allowed")
+        wrong = np.flatnonzero(_spaces(self._names) != np.equal(kinds, Kind.BIGRAM))
+        if len(wrong):
+            name, kind = self.name(int(wrong[0])), Kind(int(kinds[wrong[0]])).name
+            raise InputError(f"{path}: {name!r:.80} is no {kind}; a BIGRAM is two words with one space, others have none")
 
     def extended(self, names: Iterable[str]) -> tuple[Vocab, list[str]]:
         """The vocabulary with these names after its own, each once and counted 0; and those that were new."""
@@ -104,10 +154,24 @@ class Vocab:
         except UnicodeEncodeError as error:
             raise InputError(f"name {error.object!r} holds a lone surrogate; names must be Unicode text") from None
         whole = pa.concat_arrays([self._names, added])
-        return self.from_ranked(whole, np.concatenate([self.counts, np.zeros(len(new), np.int64)])), new
+        counts = np.concatenate([self.counts, np.zeros(len(new), np.int64)])
+        if self.kinds is None:
+            return self.from_ranked(whole, counts), new
+        spaces = _spaces(added)
+        if spaces.max() > 1:
+            raise InputError(f"{new[int(spaces.argmax())]!r} given; in text a name is a word, or two with one space")
+        kinds = np.concatenate([self.kinds, np.where(spaces == 1, Kind.BIGRAM, Kind.UNIGRAM).astype(np.int8)])
+        return self.from_ranked(whole, counts, kinds, self.normalisation), new
 
     def write(self, path: str | Path) -> None:
         write_arrow(self.table, path)
+
+    @cached_property
+    def segmenter(self) -> Segmenter:
+        """What turns text into ids of this vocabulary; InputError if it is not one of text."""
+        from superbloom.text import Segmenter
+
+        return Segmenter(self)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -201,3 +265,17 @@ def spellings(name: str) -> Iterator[str]:
 
 def _smallest(ids: np.ndarray, k: int) -> np.ndarray:
     return ids if len(ids) <= k else np.partition(ids, k)[:k]
+
+
+def _with_kinds(table: pa.Table, kinds: np.ndarray | None, normalisation: str | None) -> pa.Table:
+    if kinds is None:
+        return table
+    table = table.append_column("kind", pa.array(kinds, pa.int8()))
+    return table.replace_schema_metadata({TEXT_KEY: str(normalisation)})
+
+
+def _spaces(names: pa.Array) -> np.ndarray:
+    """How many spaces each name has; 2 also for one that begins or ends with its space, or is empty."""
+    spaces = pc.count_substring(names, " ").to_numpy()
+    odd = pc.or_(pc.or_(pc.starts_with(names, " "), pc.ends_with(names, " ")), pc.equal(names, ""))
+    return np.where(odd.to_numpy(zero_copy_only=False), 2, np.minimum(spaces, 2))
