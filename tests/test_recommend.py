@@ -165,6 +165,21 @@ def test_the_command_writes_what_python_returns(fitted, folders, tmp_path):
         assert message.count("\n") == 1
 
 
+def test_titles_ride_along(fitted, folders, tmp_path):
+    expected = fitted.recommend(["user 2"], k=3)["item"].tolist()
+    (tmp_path / "titles.tsv").write_text(f"{expected[0]}\tThe First\tan author\n\n{expected[2]}\tThe Third\n")
+    asked = ("recommend", folders / "model", folders / "corpus", "-k", 3, "--user", "user 2")
+    asked += ("--titles", tmp_path / "titles.tsv")
+    lines = [line.split("\t")[3:] for line in superbloom(*asked).stdout.splitlines()]
+    assert lines == [[expected[0], "The First"], [expected[1], ""], [expected[2], "The Third"]]
+    superbloom(*asked, "--out", tmp_path / "found.csv")
+    header, first, *_ = (tmp_path / "found.csv").read_text().splitlines()
+    assert header == '"user","item","score","rank","certified","title"'
+    assert first.endswith('"The First"')
+    (tmp_path / "titles.tsv").write_text("n01\tOne\nn02 Two\n")
+    assert "is 'n02 Two'; give an item, a tab and its title" in superbloom(*asked, code=2).stderr
+
+
 def test_the_command_extends_a_model(folders, tmp_path):
     (tmp_path / "names.txt").write_text("n60\nn61\nn07\n")
     (tmp_path / "like.tsv").write_text("n60\tn58\tn59\n")

@@ -419,6 +419,7 @@ def recommend(
     k: Annotated[int, typer.Option("-k", help="How many items for each.")] = 10,
     filter_seen: Annotated[bool, typer.Option(help="Leave out what a user has had.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse unknown users. (default: leave them out)")] = False,
+    titles: Annotated[Path | None, typer.Option(help="Lines of an item, a tab and a title, to show beside it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .csv or .parquet file to write.")] = None,
     json_: Json = False,
 ) -> None:
@@ -429,7 +430,7 @@ def recommend(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        found = run(model, corpus, user or [], users_file, out, k=k, filter_seen=filter_seen, strict=strict)
+        found = run(model, corpus, user or [], users_file, out, titles, k=k, filter_seen=filter_seen, strict=strict)
     for warning in caught:
         _notice(str(warning.message))
     rows = list(zip(*found.values(), strict=True))
@@ -438,9 +439,9 @@ def recommend(
     elif out is not None:
         typer.echo(f"{len(rows):,} recommendations for {len(set(found['user'])):,} users are in {out}")
     else:
-        for who, item, score, rank, certified in rows:
-            proof = "" if certified else "  (not certified)"
-            typer.echo(f"{printable(str(who))}\t{rank}\t{score:.3f}\t{printable(item)}{proof}")
+        for who, item, score, rank, certified, *title in rows:
+            shown = "\t".join(map(printable, [item, *title])) + ("" if certified else "  (not certified)")
+            typer.echo(f"{printable(str(who))}\t{rank}\t{score:.3f}\t{shown}")
 
 
 @app.command()

@@ -192,11 +192,21 @@ def evaluate(
 
 
 def recommend(
-    model_folder: Path, corpus_folder: Path, users: list[str], users_file: Path | None, out: Path | None, **options: Any
+    model_folder: Path,
+    corpus_folder: Path,
+    users: list[str],
+    users_file: Path | None,
+    out: Path | None,
+    titles_file: Path | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Recommendations for users of a corpus, all unless some are given; with `out`, written there as CSV or Parquet."""
+    """Recommendations for users of a corpus, all unless some are given; with `out`, written there as CSV or Parquet.
+
+    titles_file has lines of an item, a tab and its title: a last column, empty where there is none.
+    """
     if out is not None:
         _check_table(out)
+    titles = None if titles_file is None else _titles(titles_file)
     predictor = Predictor(store.load(model_folder).model)
     corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
     if users_file is not None:
@@ -205,9 +215,22 @@ def recommend(
     histories = Histories.of_users(corpus, chosen, strict)
     with counting("recommending", len(histories.who)) as progress:
         columns = recommend_to(predictor, histories, progress=progress, **options)
+    if titles is not None:
+        columns["title"] = [titles.get(item, "") for item in columns["item"]]
     if out is not None:
         _write_table(pa.table(columns), out)
     return columns
+
+
+def _titles(file: Path) -> dict[str, str]:
+    """Titles by item; what follows a second tab is left out."""
+    titles = {}
+    for number, line in enumerate(open_lines(file), 1):
+        item, tab, rest = line.partition("\t")
+        if line and not tab:
+            raise InputError(f"line {number:,} of {file} is {line!r:.80}; give an item, a tab and its title")
+        titles[item] = rest.split("\t")[0]
+    return titles
 
 
 def _check_table(out: Path) -> None:
