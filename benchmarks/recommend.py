@@ -1,47 +1,94 @@
-"""Next items on public logs, beside published numbers.   python benchmarks/recommend.py --help
+"""Next items on public logs, beside published numbers and RecTools.   python benchmarks/recommend.py --help
 
     sets      each set with each alpha for so many minutes; whole catalogue ranked, what was seen left out
+    peers     RecTools' BERT4Rec and SASRec on the same events for as long, by the Python of --rectools
     extend    items withheld from training, added later: recall before and after a short continuation
+    prepare   ten million synthetic events to a corpus: time and memory, beside RecTools' Dataset.construct
+    engines   checksums of the corpora that DuckDB and Spark make of ML-1M
+    report    tables of what was measured, into docs/recommend.md
 
 ML-1M, Beauty: the last item of each user is asked (HR@10, NDCG@10). Nowplaying: the last click of the test sessions
-(P@20, MRR@20, nothing left out). Logs lie in --data; what is measured is kept in benchmarks/results/recommend.json.
+(P@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN; they are
+shuffled, and the last of each test user is asked, who is not trained on.
+
+Each cell is a process of its own, so that its peak memory is its own. --split valid asks what validation asks: for
+choosing options. Logs lie in --data; what is measured is kept in benchmarks/results/recommend.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from record import surroundings
+import pyarrow.csv
+import pyarrow.parquet as pq
+from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
+from superbloom.config import ModelConfig
 from superbloom.corpus import SPLITS
 from superbloom.evaluate import HeldOut, ranks
-from superbloom.prepare.files import open_lines
+from superbloom.prepare.files import open_bytes, open_lines
 from superbloom.prepare.interactions import prepare_interactions
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "recommend.json"
+RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
+PARTS = ("sets", "tried", "peers", "extend", "prepare", "engines")
 ML1M, BEAUTY = "ml-1m_sequences_by_time.txt.xz", "bert4rec_beauty.txt.xz"
 SESSIONS, ASKED = "gcegnn_Nowplaying_train_sessions.txt.xz", "gcegnn_Nowplaying_test_prefix_target.txt.xz"
-MODELS = {"ml-1m": (1, 4), "beauty": (1, 10), "nowplaying": (1, 10)}
+BOOKS = "BX-Book-Ratings.csv.xz"
+MODELS = {"ml-1m": (1, 4), "beauty": (10, 1), "nowplaying": (10,), "book-crossing": (10, 50, 1, 4, 20)}
+# What differs from the preset, chosen on validation rows (docs/log.md).
+CHOSEN: dict[str, dict[str, Any]] = {
+    "ml-1m": {},
+    "beauty": {"dim": 64, "ffn_dim": 256},
+    "nowplaying": {},
+    "book-crossing": {"mask_as": "question", "positions": False, "distance": False},
+}
+# RecTools pads every history to the length and computes logits of padding, too: no longer than most are.
+PEERS = {
+    "ml-1m": {"length": 200, "dim": 128},
+    "beauty": {"length": 20, "dim": 64},
+    "nowplaying": {"length": 20, "dim": 128},
+    "book-crossing": {"length": 50, "dim": 128, "batch": 16},
+}
+UNFILTERED = ("nowplaying",)  # where what was seen may be answered
 WITHHELD = 20  # every so many-th item
 CONTINUED = 2.0  # minutes
+EVENTS, USERS, ITEMS = 10_000_000, 500_000, 200_000  # of the synthetic log
 
 
-def corpus_of(name: str, data: Path) -> Corpus:
-    folder = data / "interactions"
+def corpus_of(name: str, given: argparse.Namespace) -> Corpus:
+    """The corpus of a set, prepared once."""
+    folder = given.work / name
+    if not folder.exists():
+        given.work.mkdir(parents=True, exist_ok=True)
+        alone(prepared, name, given.data / "interactions", folder)
+    return Corpus.open(folder)
+
+
+def prepared(name: str, data: Path, folder: Path) -> None:
     if name == "ml-1m":
-        return prepare_interactions([folder / ML1M], format="lines", min_item_count=5)
-    if name == "beauty":
-        return prepare_interactions([folder / BEAUTY], user=0, item=1, min_item_count=1)
-    return nowplaying(folder)
+        corpus = prepare_interactions([data / ML1M], format="lines", min_item_count=5)
+    elif name == "beauty":
+        corpus = prepare_interactions([data / BEAUTY], user=0, item=1, min_item_count=1)
+    elif name == "nowplaying":
+        corpus = nowplaying(data)
+    else:
+        corpus = books(data)
+    corpus.save(folder)
 
 
 def nowplaying(folder: Path) -> Corpus:
@@ -59,54 +106,128 @@ def nowplaying(folder: Path) -> Corpus:
     return Corpus(whole.vocab, table)
 
 
+def books(folder: Path) -> Corpus:
+    """Book-Crossing in random order, so that the last book of a user is any of them."""
+    with open_bytes(folder / BOOKS) as stream:
+        header, *ratings = stream.readlines()
+    order = np.random.default_rng(0).permutation(len(ratings))
+    columns: dict[str, Any] = {"user": "User-ID", "item": "ISBN", "encoding": "latin-1"}
+    with tempfile.TemporaryDirectory() as scratch:
+        shuffled = Path(scratch) / "ratings.csv"
+        shuffled.write_bytes(b"".join([header, *(ratings[number] for number in order)]))
+        return prepare_interactions([shuffled], **columns, min_item_count=1, min_user_count=1, split="user")
+
+
 def sets(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    kept = results["sets" if given.split == "test" else "tried"]
     for name in given.sets:
-        corpus = corpus_of(name, given.data)
         for alpha in given.alphas or MODELS[name]:
-            label = f"alpha={alpha}, {given.minutes:g} min" + "".join(f", {option}" for option in given.options)
-            if label in results["sets"].setdefault(name, {}):
+            label = ", ".join([f"alpha={alpha}", f"{given.minutes:g} min", *given.options])
+            if label in kept.setdefault(name, {}):
                 continue
-            superbloom = Superbloom(preset="sequence", **hashes(alpha), **options(given, "model"))
-            superbloom.fit(corpus, minutes=given.minutes, quiet=True, **options(given, "train"))
-            figures = superbloom.evaluate(corpus, yardsticks=False, filter_seen=name != "nowplaying")
-            results["sets"][name][label] = {
-                "parameters": superbloom.model.network.num_parameters(),
-                "steps": superbloom.training["steps"],
-                "minutes": superbloom.training["seconds"] / 60,
-                "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-                "history": superbloom.metrics["history"],
-                **{metric: figures[metric] for metric in ("recall", "ndcg", "mrr", "coverage", "popularity bias")},
-            }
+            corpus_of(name, given)
+            figures = kept[name][label] = alone(cell, name, alpha, given)
             shown = {k: round(figures["recall"][k]["value"], 4) for k in ("10", "20")}
-            print(
-                name, label, shown, f"NDCG@10 {figures['ndcg']['10']:.4f} MRR@20 {figures['mrr']['20']:.4f}", flush=True
-            )
-            keep(results)
+            shown |= {"NDCG@10": round(figures["ndcg"]["10"], 4), "MRR@20": round(figures["mrr"]["20"], 4)}
+            print(name, label, given.split, shown, f"{figures['steps']:,} steps", flush=True)
+            keep(RESULTS, results)
+
+
+def cell(name: str, alpha: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Train and ask one model."""
+    corpus = corpus_of(name, given)
+    options = CHOSEN[name] | dict(option(text) for text in given.options)
+    of_model = {field.name for field in fields(ModelConfig)}
+    shape = {key: value for key, value in options.items() if key in of_model}
+    training = {key: value for key, value in options.items() if key not in of_model}
+    superbloom = Superbloom(preset="sequence", **hashes(alpha) | shape)
+    cpu = time.process_time()
+    superbloom.fit(corpus, minutes=given.minutes, quiet=True, **training)
+    peak, cpu, start = peak_gb(), time.process_time() - cpu, time.perf_counter()
+    figures = superbloom.evaluate(corpus, yardsticks=False, filter_seen=name not in UNFILTERED, split=given.split)
+    return {
+        "options": options,
+        "names": corpus.num_ids,
+        "parameters": superbloom.model.network.num_parameters(),
+        "steps": superbloom.training["steps"],
+        "taken": superbloom.training["taken"],
+        "minutes": superbloom.training["seconds"] / 60,
+        "CPU minutes": cpu / 60,
+        "training peak GB": peak,
+        "peak GB": peak_gb(),
+        "ranking minutes": (time.perf_counter() - start) / 60,
+        "history": superbloom.metrics["history"],
+        "asked": figures["rows"],
+        **{metric: figures[metric] for metric in ("recall", "ndcg", "mrr", "coverage", "popularity bias")},
+    }
 
 
 def hashes(alpha: int) -> dict[str, int]:
     return {"num_hashes": 1 if alpha == 1 else 2, "alpha": alpha}
 
 
-def options(given: argparse.Namespace, kind: str) -> dict[str, Any]:
-    """Options like dim=64 or learning_rate=1e-3, those of the model or those of training."""
-    from dataclasses import fields
+def option(text: str) -> tuple[str, Any]:
+    """dim=64 or mask_as=next as name and value."""
+    name, value = text.split("=", 1)
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
-    from superbloom.config import ModelConfig
 
-    of_model = {field.name for field in fields(ModelConfig)}
-    pairs = [option.split("=", 1) for option in given.options]
-    return {name: json.loads(value) for name, value in pairs if (name in of_model) == (kind == "model")}
+def peers(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    if given.rectools is None:
+        sys.exit("--rectools is missing; give the Python of an environment made as benchmarks/peers/README.md says")
+    for name in given.sets:
+        for model in given.peers:
+            label = ", ".join([model, f"{given.minutes:g} min", *given.options])
+            if label in results["peers"].setdefault(name, {}):
+                continue
+            settings = PEERS[name] | dict(option(text) for text in given.options)
+            arguments = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+            arguments += [] if name in UNFILTERED else ["--filter-seen"]
+            events = given.work / f"{name}.csv"
+            if not events.exists():
+                export(corpus_of(name, given), events)
+            script = [given.rectools, HERE / "peers" / "rectools_fit.py", events, "--model", model]
+            found = subprocess.run(
+                [*map(str, script), "--minutes", str(given.minutes), *arguments], capture_output=True, text=True
+            )
+            figures = last_line(found)
+            results["peers"][name][label] = figures
+            print(name, label, {key: value for key, value in figures.items() if key != "settings"}, flush=True)
+            keep(RESULTS, results)
+
+
+def last_line(found: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a script printed as JSON, or the line it ended in."""
+    if found.returncode:
+        return {"error": (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]}
+    return json.loads(found.stdout.strip().splitlines()[-1])
+
+
+def export(corpus: Corpus, path: Path) -> None:
+    """The events of a corpus with what each is for, as benchmarks/peers/rectools_fit.py reads them."""
+    row = np.repeat(np.arange(len(corpus)), np.diff(corpus.offsets))
+    at = np.arange(len(corpus.ids)) - corpus.offsets[row]
+    asked = np.isin(row, corpus.rows("test"))
+    part = np.full(len(row), "", dtype=object)
+    part[asked & (at < corpus.cuts["test"][row])] = "history"
+    part[asked & (at == corpus.cuts["test"][row])] = "target"
+    part[(corpus.splits[row] == SPLITS["train"]) & (at < corpus.cuts["valid"][row])] = "train"
+    table = pa.table({"user": row, "item": corpus.ids, "at": at, "part": pa.array(part, pa.string())})
+    pyarrow.csv.write_csv(table.filter(pa.array(part != "")), path)
 
 
 def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """ML-1M without every twentieth item, then with it."""
-    whole = corpus_of("ml-1m", given.data)
+    whole = corpus_of("ml-1m", given)
     new = np.arange(whole.num_ids) % WITHHELD == WITHHELD // 2
     rows = [whole.vocab.names(row[~new[row]].tolist()) for row in map(whole.row, range(len(whole)))]
     keys = whole.sequences["key"].to_pylist()
     earlier = prepare_like(dict(zip(keys, rows, strict=True)))
-    first = Superbloom(preset="sequence", **hashes(4)).fit(earlier, minutes=given.minutes, quiet=True)
+    options = hashes(4) | {key: value for key, value in CHOSEN["ml-1m"].items() if key != "dropout"}
+    first = Superbloom(preset="sequence", **options).fit(earlier, minutes=given.minutes, quiet=True)
     found = {"names": earlier.num_ids, "new names": int(new.sum()), "minutes": given.minutes, "continued": CONTINUED}
     found["before"] = {"old": first.evaluate(earlier, yardsticks=False, filter_seen=True)["recall"]["10"]["value"]}
     names = whole.vocab.names(np.flatnonzero(new).tolist())
@@ -114,11 +235,11 @@ def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
     found["extended"] = split_recall(first, whole, set(names))
     second = Superbloom().fit(whole, from_model=first, minutes=CONTINUED, quiet=True)
     found["continued on the newer log"] = split_recall(second, whole, set(names))
-    anew = Superbloom(preset="sequence", **hashes(4)).fit(whole, minutes=given.minutes + CONTINUED, quiet=True)
+    anew = Superbloom(preset="sequence", **options).fit(whole, minutes=given.minutes + CONTINUED, quiet=True)
     found["trained anew"] = split_recall(anew, whole, set(names))
     results["extend"] = found
     print(json.dumps(found, indent=1), flush=True)
-    keep(results)
+    keep(RESULTS, results)
 
 
 def prepare_like(rows: dict[str, list[str]]) -> Corpus:
@@ -137,27 +258,93 @@ def split_recall(superbloom: Superbloom, corpus: Corpus, new: set[str]) -> dict[
     return {"old": float(hit[~is_new].mean()), "new": float(hit[is_new].mean()), "new asked": int(is_new.sum())}
 
 
-def keep(results: dict[str, Any]) -> None:
-    temporary = RESULTS.with_suffix(".new")
-    temporary.write_text(json.dumps(results | surroundings(), indent=1, ensure_ascii=False) + "\n")
-    temporary.replace(RESULTS)
+def prepare(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Both read the same file of string ids and times, Parquet we alone; ours also cuts, orders, writes the corpus."""
+    given.work.mkdir(parents=True, exist_ok=True)
+    paths = [given.work / f"events.{kind}" for kind in ("parquet", "csv")]
+    if not all(path.exists() for path in paths):
+        alone(synthetic, *paths)
+    for path in paths:
+        command = [sys.executable, "-m", "superbloom", "prepare", "interactions", str(path), "--time", "ts"]
+        ours = timed([*command, "--out", str(given.work / "events"), "--json"])
+        found = results["prepare"][path.suffix[1:]] = {"superbloom": ours}
+        if given.rectools is not None and path.suffix == ".csv":
+            script = [str(given.rectools), str(HERE / "peers" / "rectools_prepare.py"), str(path)]
+            found["rectools"] = last_line(subprocess.run(script, capture_output=True, text=True))
+        print(path.suffix[1:], found, flush=True)
+        keep(RESULTS, results)
+
+
+def synthetic(*paths: Path) -> None:
+    """Events of users and items, some far more frequent than others, in random order."""
+    rng = np.random.default_rng(0)
+    number = {"user": (rng.random(EVENTS) ** 2 * USERS), "item": (rng.random(EVENTS) ** 3 * ITEMS)}
+    columns: dict[str, Any] = {}
+    for role, values in number.items():
+        names = pa.array([f"{role}-{n:07d}" for n in range(USERS if role == "user" else ITEMS)])
+        columns[f"{role}_id"] = names.take(pa.array(values.astype(np.int64)))
+    columns["ts"] = rng.integers(1_600_000_000, 1_700_000_000, EVENTS)
+    pq.write_table(pa.table(columns), paths[0])
+    pyarrow.csv.write_csv(pa.table(columns), paths[1])
+
+
+def timed(command: list[str]) -> dict[str, float]:
+    """Seconds and peak memory of a process."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, command
+    return {"seconds": time.perf_counter() - start, "peak GB": usage.ru_maxrss * 1024 / 1e9}
+
+
+def engines(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """The same log by both engines."""
+    for engine in ("duckdb", "spark"):
+        log = given.data / "interactions" / ML1M
+        corpus = prepare_interactions([log], format="lines", min_item_count=5, engine=engine)
+        results["engines"][engine] = corpus.checksums | {"fingerprint": corpus.fingerprint()}
+        print(engine, results["engines"][engine], flush=True)
+    keep(RESULTS, results)
+
+
+def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
+    from recommend_report import tables
+
+    between_marks(DOC, tables(results))
+
+
+def alone(function: Any, *arguments: Any) -> Any:
+    """The function's result, computed in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def peak_gb() -> float:
+    """The most memory that this process has taken; the kernel's ru_maxrss would count the one it was started by."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
 
 
 def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("sets", "extend"))
+    kinds = {"sets": sets, "peers": peers, "extend": extend, "prepare": prepare, "engines": engines, "report": report}
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("--data", type=Path, default=os.environ.get("SUPERBLOOM_DATA"), help="folder of the real data")
+    parser.add_argument("--work", type=Path, default=Path("recommend-runs"), help="folder for corpora and events")
     parser.add_argument("--sets", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--alphas", nargs="*", type=int)
-    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--split", choices=("valid", "test"), default="test")
+    parser.add_argument("--rectools", type=Path, help="Python of the environment of RecTools")
+    parser.add_argument("--peers", nargs="*", default=["bert4rec", "sasrec"], help="models of RecTools")
     parser.add_argument(
         "--options", nargs="*", default=[], help="of the model or its training: dim=64 learning_rate=1e-3"
     )
     given = parser.parse_args()
     stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    results = {part: stored.get(part, {}) for part in ("sets", "extend")}
-    {"sets": sets, "extend": extend}[given.what](given, results)
+    kinds[given.what](given, {part: stored.get(part, {}) for part in PARTS})
 
 
 if __name__ == "__main__":

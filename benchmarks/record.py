@@ -13,11 +13,32 @@ from typing import Any
 
 def report(question: str, header: list[str], rows: list[list[str]], figures: dict[str, Any]) -> None:
     """Print a Markdown table and the JSON line that keeps its numbers."""
-    print(f"{question}\n")
-    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
-    print("\n" + json.dumps({"figures": figures, **surroundings()}))
+    print(f"{question}\n\n{markdown(header, rows)}\n\n" + json.dumps({"figures": figures, **surroundings()}))
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def between_marks(document: Path, tables: dict[str, str]) -> None:
+    """Write each table between the marks of its name in a document; print those it has no marks for."""
+    text = document.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        if begin not in text:
+            print(f"{name}\n\n{table}\n")
+            continue
+        before, rest = text.split(begin, 1)
+        text = before + begin + table + "\n" + end + rest.split(end, 1)[1]
+    document.write_text(text, encoding="utf-8")
+
+
+def keep(path: Path, results: dict[str, Any]) -> None:
+    """Write what was measured so far, whole or not at all."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(results | surroundings(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def surroundings() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import surroundings
+from record import between_marks, surroundings
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig
@@ -208,15 +208,7 @@ def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
     """Write tables between the marks of docs/speedrun.md, and the pictures beside it."""
     from speedrun_report import pictures, tables
 
-    text = DOC.read_text(encoding="utf-8")
-    for name, table in tables(results).items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        if begin not in text:
-            print(f"{name}\n\n{table}\n")
-            continue
-        before, rest = text.split(begin, 1)
-        text = before + begin + table + "\n" + end + rest.split(end, 1)[1]
-    DOC.write_text(text, encoding="utf-8")
+    between_marks(DOC, tables(results))
     pictures(results, DOC.parent)
 
 

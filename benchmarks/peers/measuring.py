@@ -92,16 +92,21 @@ def main(description: str, measure: Callable[[argparse.Namespace], dict[str, Any
     given = options.parse_args()
     if given.steps <= WARM_UP:
         options.error(f"--steps must be more than {WARM_UP}")
-    warnings.simplefilter("ignore")
-    limit_memory(given.memory)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            figures = measure(given)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise
-        sys.exit(f"error: out of memory with {given.items:,} items: {str(error).splitlines()[0]}")
+    figures = within_memory(given.memory, f"{given.items:,} items", lambda: measure(given))
     if not given.json:
         text = "{library}, {items:,} items: {seconds_per_step:.3f} s a step, {growth_mb:,.0f} MB above the log"
         print(text.format(**figures), file=sys.stderr)
     print(json.dumps(figures))
+
+
+def within_memory(gigabytes: float | None, what: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is measured within so much memory; what does not fit ends in one line."""
+    warnings.simplefilter("ignore")
+    limit_memory(gigabytes)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return measure()
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        sys.exit(f"error: out of memory with {what}: {str(error).splitlines()[0] if str(error) else 'no room'}")
