@@ -279,7 +279,6 @@ class Corpus:
             if offsets[0] != 0 or offsets[-1] != len(lists.values) or not np.array_equal(offsets, self.offsets):
                 raise InputError(f"{path}: rows must follow one another, with as many targets as ids; write it again")
 
-
     def _check_sentences(self, path: Path) -> None:
         """Each row's positions begin with 0, increase, and end within the row."""
         if self.sentences is None:
@@ -288,11 +287,11 @@ class Corpus:
         lengths, sizes = np.diff(offsets), np.diff(self.offsets)
         sound = offsets[0] == 0 and offsets[-1] == len(positions) and np.array_equal(lengths > 0, sizes > 0)
         if sound:
-            firsts = offsets[:-1][lengths > 0]
-            steps = np.diff(positions, prepend=-1)
-            steps[firsts] = 1  # of a first position what counts is that it is 0
-            sound = not positions[firsts].any() and (steps > 0).all()
-            sound = sound and (positions[offsets[1:][lengths > 0] - 1] < sizes[lengths > 0]).all()
+            firsts, lasts = offsets[:-1][lengths > 0], offsets[1:][lengths > 0] - 1
+            rising = np.ones(len(positions), dtype=bool)
+            rising[1:] = positions[1:] > positions[:-1]
+            rising[firsts] = positions[firsts] == 0
+            sound = rising.all() and (positions[lasts] < sizes[lengths > 0]).all()
         if not sound:
             raise InputError(f"{path}: sentences of a row begin at 0, at rising places within it; write it again")
 

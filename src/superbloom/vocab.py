@@ -3,8 +3,8 @@
 One memory-mapped Arrow file with three columns: name, count, and by_name (the ids in order of their names).
 Binary search in that order finds a name, or the range of names with a prefix, without a dictionary in memory:
 a vocabulary of five million names opens in a fraction of a second. The ids of a range are frequency ranks,
-so its smallest ids are its best completions. A vocabulary of text (Sec. 4) also has the kind of every entry, and says in
-the file's metadata how text is normalised, so that it alone is enough to read text (text.py).
+so its smallest ids are its best completions. A vocabulary of text (Sec. 4) also has the kind of every entry, and
+says in the file's metadata how text is normalised, so that it alone is enough to read text (text.py).
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ class Vocab:
         wrong = np.flatnonzero(_spaces(self._names) != np.equal(kinds, Kind.BIGRAM))
         if len(wrong):
             name, kind = self.name(int(wrong[0])), Kind(int(kinds[wrong[0]])).name
-            raise InputError(f"{path}: {name!r:.80} is no {kind}; a BIGRAM is two words with one space, others have none")
+            raise InputError(
+                f"{path}: {name!r:.80} is no {kind}; a BIGRAM is two words with one space, others have none"
+            )
 
     def extended(self, names: Iterable[str]) -> tuple[Vocab, list[str]]:
         """The vocabulary with these names after its own, each once and counted 0; and those that were new."""

@@ -1,0 +1,414 @@
+"""Text into entries of a vocabulary (Sec. 4): bytes → words → ids, each step on arrays.
+
+    Reader      UTF-8 bytes → the numbers of their words in order, and where lines and sentences begin
+    Segmenter   words → ids: a bigram where there is one, else the word, else its word pieces, the longest first
+
+What a word is, is BERT's: normaliser, pre-tokenizer and WordPiece are those of the tokenizers library. It sees each
+distinct word once: none of them looks across ASCII spaces or punctuation, so text is cut there first; all else is
+looking up numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from superbloom.errors import InputError
+from superbloom.vocab import Kind, Vocab
+
+# Of each byte: part of a stretch, one of the spaces BERT splits at (others it takes out), or a punctuation mark.
+STRETCH, SPACE, MARK = 0, 1, 2
+CLASSES = np.zeros(256, dtype=np.uint8)
+CLASSES[list(b" \t\n\r")] = SPACE
+CLASSES[list(string.punctuation.encode())] = MARK
+
+# Of a stretch or mark: closes a quotation or bracket, ends a sentence (what closes may follow), or neither.
+NEITHER, CLOSES, ENDS = 0, 1, 2
+CLOSING = re.escape("\"')]}’”»›」』）】》〉")
+SENTENCE_END = re.compile(rf"[.!?。！？][{CLOSING}]*$")
+CLOSING_ONLY = re.compile(rf"[{CLOSING}]+")
+
+MAX_WORD = 100  # characters; longer words are cut, since finding pieces takes time by the cube of the length
+PLAIN = rf"^[A-Za-z0-9]{{1,{MAX_WORD}}}$"  # stretches that are one word, whatever their case
+MAX_KNOWN = 500_000  # stretches remembered; about 300 bytes each
+BATCH = 2**20  # characters, or words, given to the library at once
+UNKNOWN = "[UNK]"
+EMPTY = -1
+MISSING = "text needs the tokenizers library; pip install 'superbloom[text]'"
+
+
+class Words(NamedTuple):
+    """A text as numbers of its distinct words, and how words lie in its bytes."""
+
+    names: list[str]  # the distinct words
+    numbers: np.ndarray  # int32 (words,)
+    begins: np.ndarray  # bool (words,), where a line or sentence begins
+    starts: np.ndarray  # int64 (stretches,), bytes at which stretches and marks begin
+    firsts: np.ndarray  # int64 (stretches + 1,), the first word of each
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """The first word that begins at or after each byte."""
+        return self.firsts[np.searchsorted(self.starts, places)]
+
+
+class Reader:
+    """Reads bytes as words, remembering what each stretch between spaces and punctuation became.
+
+    >>> words = Reader().read("Café-Bar. Ça va?".encode())
+    >>> [words.names[number] for number in words.numbers], np.flatnonzero(words.begins).tolist()
+    (['cafe', '-', 'bar', '.', 'ca', 'va', '?'], [0, 4])
+    """
+
+    def __init__(self, lowercase: bool = True) -> None:
+        try:
+            from tokenizers import PreTokenizedString
+            from tokenizers.normalizers import BertNormalizer
+            from tokenizers.pre_tokenizers import BertPreTokenizer, FixedLength, Sequence
+        except ImportError:
+            raise InputError(MISSING) from None
+        self.normalizer = BertNormalizer(lowercase=lowercase)
+        self.pre_tokenizer = Sequence([BertPreTokenizer(), FixedLength(length=MAX_WORD)])
+        self._pre_tokenized = PreTokenizedString
+        self.is_punctuation = lru_cache(2**14)(self._is_punctuation)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known: dict[bytes, int] = {}
+        self.words: dict[str, int] = {}
+        self.names: list[str] = []
+        # Of each known stretch: the numbers of its words, one stretch after another, and what it does to a sentence.
+        self.word_of = np.empty(0, dtype=np.int32)
+        self.first_of = np.zeros(1, dtype=np.int64)
+        self.effect_of = np.empty(0, dtype=np.uint8)
+        marks = [bytes([mark]) for mark in string.punctuation.encode()]
+        self._learn(pa.array(marks, pa.binary()))
+        self.number_of_mark = np.array([self.known.get(bytes([byte]), -1) for byte in range(256)])
+
+    def read(self, data: bytes) -> Words:
+        """The words of UTF-8 text; UnicodeDecodeError if it is not."""
+        if len(self.known) > MAX_KNOWN:
+            self._forget()
+        if not data:
+            nothing = np.empty(0, dtype=np.int64)
+            return Words([], nothing.astype(np.int32), nothing.astype(bool), nothing, np.zeros(1, np.int64))
+        starts, stretches, spaced = _split(data)
+        which = self._look_up(data, starts, stretches)
+        begins = np.zeros(len(starts) + 1, dtype=bool)
+        begins[0] = True
+        lines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        begins[np.searchsorted(starts, lines)] = True
+        begins[_after_sentences(self.effect_of[which], spaced)] = True
+        counts = np.diff(self.first_of)[which]
+        firsts = np.concatenate([[0], np.cumsum(counts)])
+        numbers = self.word_of[_places(self.first_of[which], counts, firsts)]
+        begins_word = np.zeros(len(numbers) + 1, dtype=bool)
+        begins_word[firsts[begins]] = True
+        used = np.flatnonzero(np.bincount(numbers, minlength=len(self.names)))
+        renumbered = np.empty(len(self.names), dtype=np.int32)
+        renumbered[used] = np.arange(len(used), dtype=np.int32)
+        names = [self.names[number] for number in used.tolist()]
+        return Words(names, renumbered[numbers], begins_word[:-1], starts, firsts)
+
+    def _look_up(self, data: bytes, starts: np.ndarray, stretches: pa.Array) -> np.ndarray:
+        """The known stretch or mark at each start; new ones are learnt."""
+        encoded = stretches.dictionary_encode()
+        spelled = encoded.dictionary.to_pylist()
+        known = self.known
+        new = [stretch for stretch in spelled if stretch not in known]
+        if new:
+            try:
+                self._learn(pa.array(new, pa.binary()))
+            except pa.ArrowInvalid:
+                data.decode()
+                raise
+        numbers = np.fromiter(map(known.__getitem__, spelled), dtype=np.int64, count=len(spelled))
+        bytes_there = np.frombuffer(data, np.uint8)[starts]
+        which = self.number_of_mark[bytes_there]
+        which[CLASSES[bytes_there] == STRETCH] = numbers[encoded.indices.to_numpy()]
+        return which
+
+    def _learn(self, stretches: pa.Array) -> None:
+        """Let the library normalise and split new stretches, each once; ArrowInvalid if one is not UTF-8."""
+        spelled = stretches.cast(pa.string())
+        is_plain = pc.match_substring_regex(spelled, PLAIN)
+        others = spelled.filter(pc.invert(is_plain)).to_pylist()
+        counts = np.ones(len(stretches), dtype=np.int64)
+        words, split, other_counts = self._plain(spelled.filter(is_plain).to_pylist()), *self._split(others)
+        plain = is_plain.to_numpy(zero_copy_only=False)
+        counts[~plain] = other_counts
+        firsts = np.concatenate([[0], np.cumsum(counts)])
+        numbers = np.empty(firsts[-1], dtype=np.int32)
+        is_of_plain = np.repeat(plain, counts)
+        numbers[is_of_plain] = [self._number(word) for word in words]
+        numbers[~is_of_plain] = [self._number(word) for word in split]
+        effects = np.zeros(len(stretches), dtype=np.uint8)
+        effects[~plain] = [_effect(stretch) for stretch in others]
+        for stretch in stretches.to_pylist():
+            self.known[stretch] = len(self.known)
+        self.word_of = np.concatenate([self.word_of, numbers])
+        self.first_of = np.concatenate([self.first_of, self.first_of[-1] + firsts[1:]])
+        self.effect_of = np.concatenate([self.effect_of, effects])
+
+    def _plain(self, stretches: list[str]) -> list[str]:
+        """Each of these is one word: so many come back."""
+        words: list[str] = []
+        for begin in range(0, len(stretches), BATCH // 8):
+            joined = "\n".join(stretches[begin : begin + BATCH // 8])
+            words += self.normalizer.normalize_str(joined).split(" ")
+        assert len(words) == len(stretches)
+        return words
+
+    def _split(self, stretches: list[str]) -> tuple[list[str], np.ndarray]:
+        """The words of all of these, and how many each has."""
+        words: list[str] = []
+        counts = np.zeros(len(stretches), dtype=np.int64)
+        ends = np.cumsum([len(stretch) + 1 for stretch in stretches], dtype=np.int64)
+        begin = 0
+        while begin < len(stretches):
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + BATCH)))
+            text = self._pre_tokenized("\n".join(stretches[begin:end]))
+            text.normalize(self.normalizer.normalize)
+            self.pre_tokenizer.pre_tokenize(text)
+            splits = text.get_splits("original", "char")
+            words += [word for word, _, _ in splits]
+            places = np.array([place for _, (place, _), _ in splits], dtype=np.int64) + before
+            counts += np.bincount(np.searchsorted(ends, places, "right"), minlength=len(counts))
+            begin = end
+        return words, counts
+
+    def _number(self, word: str) -> int:
+        number = self.words.setdefault(word, len(self.words))
+        if number == len(self.names):
+            self.names.append(word)
+        return number
+
+    def _is_punctuation(self, word: str) -> bool:
+        """Whether BERT splits at this word: then it belongs to no bigram."""
+        return len(word) == 1 and len(self.pre_tokenizer.pre_tokenize_str(f"a{word}a")) > 1
+
+
+class Segments(NamedTuple):
+    """ids int32 (k,), the characters [start, end) of the text each stands for, int64 (k, 2), and words without ids."""
+
+    ids: np.ndarray
+    spans: np.ndarray
+    unknown: list[tuple[int, int]]
+
+
+class Entries(NamedTuple):
+    """What became of words: ids, and for each word the first of its entries, how many it has, and its pieces."""
+
+    ids: np.ndarray  # int32 (entries,)
+    firsts: np.ndarray  # int64 (words + 1,)
+    pairs: np.ndarray  # int64, the words that begin a bigram
+    pieces: np.ndarray  # int64 (words,), how many the word alone has; 0 if word pieces do not cover it
+
+    @property
+    def unknown(self) -> np.ndarray:
+        """The words that are in no entry."""
+        left_out = self.pieces == 0
+        left_out[self.pairs] = left_out[self.pairs + 1] = False
+        return np.flatnonzero(left_out)
+
+
+class Segmenter:
+    """Turns text into ids of a vocabulary of text.
+
+    >>> names, kinds = ["davis", "miles", "miles davis", "play", "##s", "##ed"], np.array([0, 0, 2, 0, 0, 0])
+    >>> vocab, _ = Vocab.from_arrays(names, np.zeros(6), kinds, "lowercase")
+    >>> found = Segmenter(vocab).segment("Miles Davis plays ☃")
+    >>> vocab.names(found.ids), found.spans.tolist(), found.unknown
+    (['miles davis', 'play', '##s'], [[0, 11], [12, 16], [16, 17]], [(18, 19)])
+    """
+
+    def __init__(self, vocab: Vocab) -> None:
+        if vocab.kinds is None:
+            raise InputError("this catalogue is not made of text; one made by `prepare text` can read it")
+        self.reader = Reader(vocab.normalisation == "lowercase")
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordPiece
+
+        ids = np.arange(len(vocab))
+        is_pair = np.equal(vocab.kinds, Kind.BIGRAM)
+        names = vocab.table["name"].chunk(0)
+        singles = dict(zip(names.filter(pa.array(~is_pair)).to_pylist(), ids[~is_pair].tolist(), strict=True))
+        self.unknown = len(vocab)
+        model = WordPiece(singles | {UNKNOWN: self.unknown}, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD)
+        self.pieces = Tokenizer(model)
+        self.whole = Tokenizer(model)
+        self.whole.normalizer, self.whole.pre_tokenizer = self.reader.normalizer, self.reader.pre_tokenizer
+        self._read_bigrams(names.filter(pa.array(is_pair)), ids[is_pair])
+
+    def _read_bigrams(self, names: pa.Array, ids: np.ndarray) -> None:
+        halves = pc.split_pattern(names, " ").flatten().dictionary_encode()
+        words = halves.dictionary.to_pylist()
+        self.half_of = {word: number for number, word in enumerate(words) if not self.reader.is_punctuation(word)}
+        allowed = np.array([word in self.half_of for word in words], dtype=bool)
+        numbers = halves.indices.to_numpy().astype(np.int64).reshape(-1, 2)
+        allowed_pairs = allowed[numbers].all(axis=1)
+        self.halves = max(1, len(words))
+        keys = numbers[:, 0] * self.halves + numbers[:, 1]
+        self.bigrams = Table(keys[allowed_pairs], ids[allowed_pairs])
+
+    def segment(self, text: str) -> Segments:
+        """The ids of a text and the characters each of them stands for.
+
+        subtle: where one character becomes several pieces (한 is three), the first has it and the others are empty.
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text holds a lone surrogate at {error.start}; give Unicode text") from None
+        words = self.reader.read(data)
+        entries = self.entries(words)
+        piece_spans = self._piece_spans(data, words)
+        # The first piece of each word in that list, in which a word that is not covered has one.
+        first = np.concatenate([[0], np.cumsum(np.maximum(entries.pieces, 1))])
+        counts = np.diff(entries.firsts)
+        spans = piece_spans[_places(first[:-1], counts, entries.firsts)]
+        spans[entries.firsts[entries.pairs], 1] = piece_spans[first[entries.pairs + 2] - 1, 1]
+        reached = np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1]
+        spans[1:, 0] = np.maximum(spans[1:, 0], reached[:-1])
+        spans[:, 1] = reached
+        unknown = [(int(piece_spans[first[word], 0]), int(piece_spans[first[word], 1])) for word in entries.unknown]
+        return Segments(entries.ids, spans, unknown)
+
+    def entries(self, words: Words) -> Entries:
+        """The ids of words."""
+        pieces, first_of, count_of = self._pieces(words.names)
+        numbers = words.numbers
+        pairs, pair_ids = self._pairs(words)
+        alone = count_of[numbers]
+        counts = alone.copy()
+        counts[pairs] = 1
+        counts[pairs + 1] = 0
+        firsts = np.concatenate([[0], np.cumsum(counts)])
+        ids = pieces[_places(first_of[numbers], counts, firsts)]
+        ids[firsts[pairs]] = pair_ids
+        return Entries(ids, firsts, pairs, alone)
+
+    def _pairs(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+        """The words that begin a bigram, taken greedily from the left, and its id."""
+        if len(words.numbers) < 2 or not self.half_of:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        half_of = np.array([self.half_of.get(word, -1) for word in words.names], dtype=np.int64)
+        halves = half_of[words.numbers]
+        places = np.flatnonzero((halves[:-1] >= 0) & (halves[1:] >= 0) & ~words.begins[1:])
+        found = self.bigrams.find(halves[places] * self.halves + halves[places + 1])
+        places, found = places[found != EMPTY], found[found != EMPTY]
+        # Of bigrams that overlap in a row, every other one from the first.
+        rank = np.arange(len(places))
+        begins_run = np.diff(places, prepend=-2) > 1
+        taken = (rank - np.maximum.accumulate(np.where(begins_run, rank, 0))) % 2 == 0
+        return places[taken], found[taken]
+
+    def _pieces(self, names: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces of distinct words one after another, and for each word its first one and how many."""
+        ids, counts = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+        for begin in range(0, len(names), BATCH // 8):
+            batch = names[begin : begin + BATCH // 8]
+            encoded = self.pieces.encode(batch, is_pretokenized=True, add_special_tokens=False)
+            found, of = np.array(encoded.ids, dtype=np.int32), np.array(encoded.word_ids, dtype=np.int64)
+            covered = found != self.unknown
+            ids.append(found[covered])
+            counts.append(np.bincount(of[covered], minlength=len(batch)))
+        count = np.concatenate(counts)
+        # One more at the end, so that the first piece of a word without pieces is one of them.
+        return np.concatenate([*ids, np.zeros(1, dtype=np.int32)]), np.cumsum(count) - count, count
+
+    def _piece_spans(self, data: bytes, words: Words) -> np.ndarray:
+        """The characters of every piece, as the library tells them; (pieces, 2)."""
+        characters = np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80) - 1
+        known: dict[bytes, np.ndarray] = {}
+        spans = [np.empty((0, 2), dtype=np.int64)]
+        for start, end in pairwise([*words.starts.tolist(), len(data)]):
+            stretch = data[start:end]
+            if stretch not in known:
+                known[stretch] = np.array(self.whole.encode(stretch.decode()).offsets, dtype=np.int64).reshape(-1, 2)
+            spans.append(known[stretch] + characters[start])
+        return np.concatenate(spans)
+
+
+class Table:
+    """Distinct non-negative numbers → ids: a hash table on arrays, where a taken place leads to the next one.
+
+    >>> Table(np.array([7, 2**40]), np.array([1, 0])).find(np.array([2**40, 8, 7])).tolist()
+    [0, -1, 1]
+    """
+
+    def __init__(self, keys: np.ndarray, ids: np.ndarray) -> None:
+        bits = max(3, (2 * len(keys)).bit_length())
+        self.shift, self.mask = np.uint64(64 - bits), 2**bits - 1
+        self.keys = np.full(2**bits, EMPTY, dtype=np.int64)
+        self.ids = np.full(2**bits, EMPTY, dtype=np.int32)
+        places = self._places(keys)
+        while len(keys):
+            free = self.keys[places] == EMPTY
+            self.keys[places[free]] = keys[free]  # of several for one place the last gets it
+            settled = self.keys[places] == keys
+            self.ids[places[settled]] = ids[settled]
+            keys, ids, places = keys[~settled], ids[~settled], (places[~settled] + 1) & self.mask
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """The id of each, −1 where there is none; int32."""
+        found = np.full(len(keys), EMPTY, dtype=np.int32)
+        places, asked = self._places(keys), np.arange(len(keys))
+        while len(asked):
+            there = self.keys[places]
+            hit = there == keys
+            found[asked[hit]] = self.ids[places[hit]]
+            on = ~hit & (there != EMPTY)
+            keys, asked, places = keys[on], asked[on], (places[on] + 1) & self.mask
+        return found
+
+    def _places(self, keys: np.ndarray) -> np.ndarray:
+        # Multiplied by 2^64 over the golden ratio, neighbours come to lie far apart.
+        return ((keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> self.shift).astype(np.int64)
+
+
+def _split(data: bytes) -> tuple[np.ndarray, pa.Array, np.ndarray]:
+    """Where stretches and marks begin, the stretches, and whether a space or nothing stands before each of both."""
+    characters = np.frombuffer(data, np.uint8)
+    classes = CLASSES[characters]
+    is_stretch = classes == STRETCH
+    padded = np.zeros(len(data) + 2, dtype=bool)
+    padded[1:-1] = is_stretch
+    starts = np.flatnonzero((classes == MARK) | (is_stretch & ~padded[:-2]))
+    begins = starts[is_stretch[starts]]
+    ends = np.flatnonzero(is_stretch & ~padded[2:]) + 1
+    offsets = np.zeros(len(begins) + 1, dtype=np.int32)
+    np.cumsum(ends - begins, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(characters[is_stretch])]
+    spaced = (starts == 0) | (classes[starts - 1] == SPACE)
+    return starts, pa.Array.from_buffers(pa.binary(), len(begins), buffers), spaced
+
+
+def _after_sentences(effects: np.ndarray, spaced: np.ndarray) -> np.ndarray:
+    """The stretches before which a sentence has ended: after an end and what closes, a space."""
+    ends = np.flatnonzero(effects == ENDS)
+    other, after_space = np.flatnonzero(effects != CLOSES), np.flatnonzero(spaced)
+    beyond = len(effects)
+    next_other = np.append(other, beyond)[np.searchsorted(other, ends, "right")]
+    next_space = np.append(after_space, beyond)[np.searchsorted(after_space, ends, "right")]
+    return next_space[next_other >= next_space]
+
+
+def _effect(stretch: str) -> int:
+    return ENDS if SENTENCE_END.search(stretch) else CLOSES if CLOSING_ONLY.fullmatch(stretch) else NEITHER
+
+
+def _places(first_of: np.ndarray, counts: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """first, first + 1, … for each, so many as its count; firsts is where each begins in the result.
+
+    >>> _places(np.array([7, 2]), np.array([2, 1]), np.array([0, 2, 3])).tolist()
+    [7, 8, 2]
+    """
+    return np.repeat(first_of - firsts[:-1], counts) + np.arange(firsts[-1])
