@@ -604,7 +604,7 @@ def test_the_command_tells_what_was_left_out_and_leaves_only_the_corpus(tmp_path
     (tmp_path / "log.csv").write_text(text)
     done = run("log.csv", "--out", "corpus", "--time", "ts", cwd=tmp_path)
     assert "            1  events without a user: left out\n" in done.stdout
-    assert "superbloom train corpus" in done.stdout
+    assert "superbloom train corpus --out corpus-model --preset sequence --minutes 5" in done.stdout
     assert done.stderr == ""
     assert Corpus.open(tmp_path / "corpus").checksums == expected["timed"]
     piped = run("-", "--out", "piped", "--time", "ts", "--json", cwd=tmp_path, input=text)

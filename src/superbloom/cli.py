@@ -497,7 +497,7 @@ def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
     else:
         _print_rows([(f"{value:,}", f"events {reason}: left out") for reason, value in dropped.items()])
         _print_rows([(f"{value:,}", name) for name, value in counts.items()])
-        _next_after_prepare(out)
+        _next_after_prepare(out, "--preset sequence " if corpus.cuts else "")
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:
@@ -505,10 +505,11 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
         typer.echo(f"{value:>13}  {name}")
 
 
-def _next_after_prepare(out: Path) -> None:
+def _next_after_prepare(out: Path, options: str = "") -> None:
     from superbloom.report import command
 
-    typer.echo(f"The corpus is in {out}. Next:\n  {command()} train {q(out)} --out {q(f'{out}-model')} --minutes 5")
+    next_ = f"{command()} train {q(out)} --out {q(f'{out}-model')} {options}--minutes 5"
+    typer.echo(f"The corpus is in {out}. Next:\n  {next_}")
 
 
 def _notice(line: str) -> None:
