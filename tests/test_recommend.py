@@ -165,6 +165,22 @@ def test_the_command_writes_what_python_returns(fitted, folders, tmp_path):
         assert message.count("\n") == 1
 
 
+def test_a_newer_log_may_have_items_the_model_does_not_know(fitted, folders, tmp_path):
+    newer = Corpus.from_sequences([["n05", "new", "n06"], ["new", "newer"], ["n01"]], keys=["a", "b", "c"])
+    with pytest.warns(UserWarning, match=r"2 names not among the 60 known ones: 'new(er)?', 'new(er)?'; left out"):
+        found = fitted.recommend(k=3, corpus=newer)
+    assert found["user"].tolist() == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    lists = {"a": ["n05", "n06"], "b": [], "c": ["n01"]}
+    assert found["item"].tolist() == fitted.recommend_for(lists, k=3)["item"].tolist()
+    assert fitted.recommend(["c"], k=1, corpus=newer)["item"].tolist() == ["n02"]  # no warning: c has none
+    with pytest.raises(InputError, match="1 names not among the 60 known ones: 'new'; leave them out"):
+        fitted.recommend(["a"], corpus=newer, strict=True)
+    newer.save(tmp_path / "newer")
+    told = superbloom("recommend", folders / "model", tmp_path / "newer", "--user", "a", "-k", 1)
+    assert told.stdout.startswith("a\t1\t")
+    assert told.stderr == "1 names not among the 60 known ones: 'new'; left out\n"
+
+
 def test_titles_ride_along(fitted, folders, tmp_path):
     expected = fitted.recommend(["user 2"], k=3)["item"].tolist()
     (tmp_path / "titles.tsv").write_text(f"{expected[0]}\tThe First\tan author\n\n{expected[2]}\tThe Third\n")

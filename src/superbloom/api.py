@@ -164,15 +164,16 @@ class Superbloom:
     ) -> Any:
         """The k best next items of users, all if None: a table of user, item, score, rank, certified.
 
-        Histories are those of the corpus it was fitted on, or of another with the same names. Items a user has seen
-        are not among them unless filter_seen=False; items_to_recommend are the only ones that may be.
+        Histories are those of the corpus it was fitted on, or of another; unknown users, and unknown items of theirs,
+        are left out with a warning, or refused if strict. Items a user has seen are not among them unless
+        filter_seen=False; items_to_recommend are the only ones that may be.
         """
         from superbloom.recommend import Histories, frame, recommend
 
         corpus = corpus or self._corpus
         if corpus is None:
             raise InputError("a loaded model knows no users; give corpus=, or use recommend_for with lists of names")
-        histories = Histories.of_users(corpus.under(self.model.vocab), users, strict)
+        histories = Histories.of_users(corpus, self.model.vocab, users, strict)
         found = recommend(self.predictor, histories, k, filter_seen=filter_seen, items_to_recommend=items_to_recommend)
         return frame(found, corpus.backend)
 

@@ -418,7 +418,9 @@ def recommend(
     users_file: Annotated[Path | None, typer.Option(help="A text file, one user a line.")] = None,
     k: Annotated[int, typer.Option("-k", help="How many items for each.")] = 10,
     filter_seen: Annotated[bool, typer.Option(help="Leave out what a user has had.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse unknown users. (default: leave them out)")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse unknown users and items. (default: leave them out)")
+    ] = False,
     titles: Annotated[Path | None, typer.Option(help="Lines of an item, a tab and a title, to show beside it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .csv or .parquet file to write.")] = None,
     json_: Json = False,

@@ -33,18 +33,28 @@ class Histories:
     ids: Sequence[np.ndarray]
 
     @classmethod
-    def of_users(cls, corpus: Corpus, users: Iterable[Any] | None, strict: bool) -> Histories:
-        """The rows of a corpus with these keys, all if None; unknown ones are left out with a warning."""
+    def of_users(cls, corpus: Corpus, vocab: Vocab, users: Iterable[Any] | None, strict: bool) -> Histories:
+        """The rows of a corpus with these keys, all if None; unknown users and names are left out with a warning."""
         keys = corpus.sequences["key"]
         if users is None:
-            return cls(keys.to_pylist(), [corpus.row(row) for row in range(len(corpus))])
-        if isinstance(users, str) or not isinstance(users, Iterable):
+            who, rows = keys.to_pylist(), list(range(len(corpus)))
+        elif isinstance(users, str) or not isinstance(users, Iterable):
             raise InputError(f"{users!r:.80} given as users; give a list of them")
-        wanted = [str(user) for user in users]
-        rows = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
-        _leave_out("users", [user for user, row in zip(wanted, rows, strict=True) if row is None], len(corpus), strict)
-        known = [(user, row) for user, row in zip(wanted, rows, strict=True) if row is not None]
-        return cls([user for user, _ in known], [corpus.row(row) for _, row in known])
+        else:
+            wanted = [str(user) for user in users]
+            found = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
+            unknown = [user for user, row in zip(wanted, found, strict=True) if row is None]
+            _leave_out("users", unknown, len(corpus), strict)
+            who = [user for user, row in zip(wanted, found, strict=True) if row is not None]
+            rows = [row for row in found if row is not None]
+        ids = [corpus.row(row) for row in rows]
+        ours, theirs = corpus.vocab.table["name"], vocab.table["name"]
+        if corpus.vocab is vocab or ours.equals(theirs):
+            return cls(who, ids)
+        numbers = pc.fill_null(pc.index_in(ours, value_set=theirs.combine_chunks()), -1).to_numpy()
+        there = np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int32)
+        _leave_out("names", corpus.vocab.names(there[numbers[there] < 0].tolist()), len(vocab), strict)
+        return cls(who, [numbered[numbered >= 0] for numbered in (numbers[row] for row in ids)])
 
     @classmethod
     def of_names(cls, lists: Any, vocab: Vocab, strict: bool) -> Histories:

@@ -208,11 +208,11 @@ def recommend(
         _check_table(out)
     titles = None if titles_file is None else _titles(titles_file)
     predictor = Predictor(store.load(model_folder).model)
-    corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
+    corpus = Corpus.open(corpus_folder)
     if users_file is not None:
         users = users + [user for user in open_lines(users_file) if user.strip()]
     strict, chosen = options.pop("strict"), users if users or users_file is not None else None
-    histories = Histories.of_users(corpus, chosen, strict)
+    histories = Histories.of_users(corpus, predictor.model.vocab, chosen, strict)
     with counting("recommending", len(histories.who)) as progress:
         columns = recommend_to(predictor, histories, progress=progress, **options)
     if titles is not None:
