@@ -146,11 +146,11 @@ class Superbloom:
         return figures
 
     def predict(
-        self, context: Sequence[str | Special], k: int = 10, **options: Any
+        self, context: Sequence[str | Special] | str, k: int = 10, **options: Any
     ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best names for the [MASK] of the context; if it has several, one such list for each."""
+        """The k best names for the [MASK] of the context; if it has several, or is a text, one such list for each."""
         found = self.predictor.predict(context, k, **options)
-        return found[0] if len(found) == 1 else found
+        return found[0] if len(found) == 1 and not isinstance(context, str) else found
 
     def recommend(
         self,

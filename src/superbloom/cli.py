@@ -294,6 +294,9 @@ def evaluate(
     beam: Beam = None,
     max_rounds: MaxRounds = None,
     rows: Annotated[int | None, typer.Option(help="Use only so many rows of the split.", min=1)] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="Hidden elements in all, several of a row if need be. (default: one each)", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which element of each row is hidden.")] = 0,
     precision: Precision = "fp32",
     prior: WithPrior = True,
@@ -317,6 +320,7 @@ def evaluate(
         prior=prior,
         split=split,
         rows=rows,
+        draws=draws,
         beam=beam,
         max_rounds=max_rounds,
         seed=seed,
@@ -344,9 +348,12 @@ def evaluate(
 def predict(
     model: ModelFolder,
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict, put at the end if left out."),
-    ],
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Instead of names, of a model of text: a sentence with one [MASK] or more.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="How many names.")] = 10,
     beam: Beam = None,
     max_rounds: MaxRounds = None,
@@ -371,9 +378,12 @@ def predict(
     """The most likely names for each [MASK] of a context, with the certificate."""
     from superbloom.run import predict as run
 
+    if (not names) == (text is None):
+        raise InputError("give the names of a context, or a --text with [MASK], and not both")
+    context = names or text or ""
     found = run(
         model,
-        names,
+        context,
         k,
         precision=precision,
         prior=prior,
@@ -387,7 +397,7 @@ def predict(
         min_score=min_score,
     )
     if json_:
-        _print_json({"context": names, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
+        _print_json({"context": context, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
         return
     for number, predictions in enumerate(found, 1):
         if len(found) > 1:

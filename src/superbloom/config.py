@@ -269,13 +269,16 @@ PRESETS = {
 }
 # Users and what they chose, in the order of time: told from what stands before it (docs/recommend.md).
 SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
-PRESET_NAMES = (*PRESETS, "sequence")
+# Text: where words stand matters, and half the masks of a page of links, since neighbours tell more (docs/text.md).
+TEXT = {"positions": True, "seq_len": 64}
+TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64}
+PRESET_NAMES = (*PRESETS, "sequence", "text")
 
 
 def preset_options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a preset decides of a model, all but its names for one of the paper, and of its training."""
     if name not in PRESET_NAMES:
         raise InputError(f"preset {name!r} given; {', '.join(PRESET_NAMES)} are allowed")
-    if name == "sequence":
-        return dict(SEQUENCE), {}
+    if name in ("sequence", "text"):
+        return (dict(SEQUENCE), {}) if name == "sequence" else (dict(TEXT), dict(TEXT_TRAINING))
     return {k: v for k, v in asdict(PRESETS[name].config).items() if k not in SIZES}, PRESETS[name].training

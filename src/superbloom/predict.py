@@ -1,10 +1,14 @@
 """Names in, names out: the one way to ask a model, used by Python, the command line and the evaluation.
 
 names with [MASK]  →  ids (1, n)  →  token log-probabilities  →  certified top-k  →  names, one list a mask
+
+A model of text also takes a text: it is segmented (text.py) and stands between [CLS] and [SEP], as in training.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +26,7 @@ from superbloom.search import TopK, top_k
 
 MASK = Special.MASK
 MASK_TEXT = "[MASK]"
+MASKS = re.compile(r"\[MASK\d*\]")  # in a text; the paper numbers them: [MASK1], [MASK2]
 # Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
 CHUNK_BYTES = 128 * 2**20
 CHUNK = 256
@@ -57,7 +62,7 @@ class Predictor:
 
     def predict(
         self,
-        context: Sequence[str | Special],
+        context: Sequence[str | Special] | str,
         k: int = 10,
         *,
         beam: int | None = None,
@@ -69,12 +74,17 @@ class Predictor:
     ) -> list[list[Prediction]]:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
 
+        The context is a list of names, or of a model of text, a text with [MASK]. There a name of two words is answered
+        as in the paper: miles_davis.
+
         exclude are names that may not be answered, allow the only ones that may; none that scores less than
         min_score is. The prior is a term of the sum: with another combine it is left out.
         """
-        ids = self._ids(context)
+        ids = self._text_ids(context) if isinstance(context, str) else self._ids(context)
         if Special.MASK not in ids:
             ids.append(Special.MASK)
+        if self.model.vocab.kinds is not None:
+            ids = [Special.CLS, *ids, Special.SEP]
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
@@ -121,9 +131,20 @@ class Predictor:
         prior = self.model.prior
         return prior.bonus(self.model.target_bloom) if prior is not None and self.prior else None
 
+    def _text_ids(self, text: str) -> list[int]:
+        if self.model.vocab.kinds is None:
+            raise InputError(f"the text {text!r} given as context; give a list of names")
+        parts = MASKS.split(text)
+        if len(parts) == 1:
+            raise InputError(f"{text!r:.80} has no {MASK_TEXT}; put one where something is to be filled in")
+        found = [self.model.vocab.segmenter.segment(part) for part in parts]
+        pairs = zip(parts, found, strict=True)
+        if unknown := [part[slice(*span)] for part, segments in pairs for span in segments.unknown]:
+            warnings.warn(f"{unknown[0]!r} cannot be read with these word pieces; left out", UserWarning, stacklevel=3)
+        ids = [id_ for segments in found for id_ in (*segments.ids.tolist(), int(Special.MASK))]
+        return ids[:-1]
+
     def _ids(self, context: Sequence[str | Special]) -> list[int]:
-        if isinstance(context, str):
-            raise InputError(f"the text {context!r} given as context; give a list of names")
         vocab = self.model.vocab
         return [
             int(Special.MASK)
@@ -145,5 +166,6 @@ class Predictor:
         shares = (scaled - found.mass[row]).exp().tolist()
         lowest = (scaled - torch.logaddexp(found.mass[row], found.unscored[row])).exp().tolist()
         answers = zip(found.ids[row].tolist(), found.scores[row].tolist(), shares, lowest, strict=True)
-        name = self.model.target_vocab.name
+        vocab = self.model.target_vocab
+        name = vocab.name if vocab.kinds is None else lambda id_: vocab.name(id_).replace(" ", "_")
         return [Prediction(name(id_), score, certified, share, low) for id_, score, share, low in answers if id_ >= 0]

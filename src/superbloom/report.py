@@ -13,7 +13,7 @@ from rich.table import Table
 
 def recall_table(figures: dict[str, Any]) -> Table:
     """rec@k of the model beside the yardsticks, with 95 % intervals in brackets."""
-    title = f"{figures['rows']:,} {figures['split']} rows, one hidden element each"
+    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
     table = Table(title=title, title_justify="left", title_style="")
     ks = list(figures["recall"])
     for column in ("", *(f"rec@{k}" for k in ks)):
@@ -21,6 +21,7 @@ def recall_table(figures: dict[str, Any]) -> Table:
     rows = {"this model": figures["recall"]}
     if "without prior" in figures:
         rows["without prior"] = figures["without prior"]
+    rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
     for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(_cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
     return table

@@ -143,7 +143,7 @@ def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any
 
 def predict(
     model_folder: Path,
-    names: list[str],
+    context: list[str] | str,
     k: int,
     *,
     precision: str,
@@ -158,12 +158,14 @@ def predict(
     """The answers to one query, each option as it is typed."""
     predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
     if exclude_context:
-        exclude = exclude + [name for name in names if name in predictor.model.target_vocab]
+        if isinstance(context, str):
+            raise InputError("--exclude-context goes with names; with --text, --exclude leaves out what you name")
+        exclude = exclude + [name for name in context if name in predictor.model.target_vocab]
     if allow_file is not None:
         allow = allow + [name for name in open_lines(allow_file) if name.strip()]
     weights = _weights(combine) if "," in combine else combine
-    restricted = bool(allow) or allow_file is not None
-    return predictor.predict(names, k, combine=weights, exclude=exclude, allow=allow if restricted else None, **options)
+    only = allow if allow or allow_file is not None else None
+    return predictor.predict(context, k, combine=weights, exclude=exclude, allow=only, **options)
 
 
 def _weights(combine: str) -> list[float]:
@@ -182,7 +184,7 @@ def evaluate(
     predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
     corpus = Corpus.open(corpus_folder).under(predictor.model.vocab)
     rows = len(corpus.rows(options["split"]))
-    with counting("evaluating", min(rows, options["rows"] or rows)) as progress:
+    with counting("evaluating", options["draws"] or min(rows, options["rows"] or rows)) as progress:
         figures = measure(predictor, corpus, progress=progress, **options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
