@@ -1,0 +1,198 @@
+"""Does a wide hashed model fill in words better than a narrow one of its size?   python benchmarks/text.py --help
+
+    models       small stand-ins of Table 4's four models, so many minutes each; recall as in Table 5, and by kind
+    throughput   examples a second beside Hugging Face's BertForMaskedLM of the same encoder, vocabulary and text
+    report       tables, curves and the examples of Figure 5, into docs/text.md
+
+The paper's pairs have equal sizes: baseline-h64 and hash40-h512, baseline-h256 and hash20-h1024. Here the unhashed
+models are narrower, because the machine is smaller, and the hashed ones have the width that gives the same number of
+parameters. Everything else is the same, minutes included. CORPUS is what `superbloom prepare text` makes. What is
+measured is kept in benchmarks/results/text.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from record import between_marks, keep
+
+from superbloom import Corpus, Superbloom
+from superbloom.config import ModelConfig, TrainConfig, preset_options
+from superbloom.memory import num_parameters
+from superbloom.model import Model
+from superbloom.train import Training
+
+HERE = Path(__file__).parent
+RESULTS, DOC = HERE / "results" / "text.json", HERE.parent / "docs" / "text.md"
+PAIRS = {  # unhashed width, its heads, alpha of the hashed one; the rows of Table 4 they stand for
+    "small": (16, 4, 40, ("baseline-h64", "hash40-h512")),
+    "large": (32, 4, 20, ("baseline-h256", "hash20-h1024")),
+}
+HIDDEN = 5_000  # elements of test documents
+WATCH = {"valid_rows": 1500, "valid_every": 10**9, "patience": 0}  # a run of minutes is validated after each tenth
+SENTENCES = (
+    "Miles Davis is a Jazz musician, he is similar to [MASK].",
+    "Empire state building is an iconic site of [MASK1] , it is close to [MASK2] .",
+    "The capital of France is [MASK].",
+    "He was born in [MASK] and studied at the [MASK].",
+)
+WARM_UP, STEPS = 3, 10
+
+
+def models(num_ids: int) -> dict[str, dict[str, Any]]:
+    """Options of each model by its name, e.g. baseline-h16; hashed ones have the width that gives the same size."""
+    found = {}
+    for width, heads, alpha, _ in PAIRS.values():
+        narrow = {"num_hashes": 1, "alpha": 1, "dim": width, "heads": heads, "ffn_dim": 4 * width}
+        size = parameters(num_ids, narrow)
+        wide = [{"alpha": alpha, "dim": dim, "heads": 4, "ffn_dim": 4 * dim} for dim in range(32, 1025, 8)]
+        found[f"baseline-h{width}"] = narrow
+        best = min(wide, key=lambda options: abs(parameters(num_ids, options) - size))
+        found[f"hash{alpha}-h{best['dim']}"] = best
+    return found
+
+
+def parameters(num_ids: int, options: dict[str, Any]) -> int:
+    return num_parameters(ModelConfig(num_ids=num_ids, **preset_options("text")[0] | options))
+
+
+def train(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    corpus = Corpus.open(given.corpus)
+    results["corpus"] = corpus.counts() | {"kinds": np.bincount(corpus.vocab.kinds).tolist()}
+    for name, options in models(corpus.num_ids).items():
+        if (given.models and name not in given.models) or name in results["models"]:
+            continue
+        superbloom = Superbloom("text", **options).fit(corpus, minutes=given.minutes, quiet=True, **WATCH)
+        figures = superbloom.evaluate(corpus, draws=HIDDEN)
+        results["models"][name] = {
+            "options": options,
+            "parameters": superbloom.model.network.num_parameters(),
+            "minutes": given.minutes,
+            "steps": superbloom.training["steps"],
+            "threads": int(os.environ["OMP_NUM_THREADS"]),
+            "history": superbloom.metrics["history"],
+            "test": figures,
+            "examples": examples(superbloom),
+        }
+        print(name, {k: round(share["value"], 4) for k, share in figures["recall"].items()}, flush=True)
+        if given.work:
+            superbloom.save_pretrained(given.work / name)
+        keep(RESULTS, results)
+
+
+def examples(superbloom: Superbloom) -> dict[str, list[list[dict[str, Any]]]]:
+    """The ten best of each mask, with what proves them."""
+    return {
+        text: [
+            [{"name": p.name, "score": round(p.score, 3), "certified": p.certified} for p in found]
+            for found in superbloom.predict(text, k=10)
+        ]
+        for text in SENTENCES
+    }
+
+
+def throughput(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Examples a second of our models and of Hugging Face's, each with the encoder of ours, on the same batches."""
+    corpus = Corpus.open(given.corpus)
+    for name, options in models(corpus.num_ids).items():
+        if given.models and name not in given.models:
+            continue
+        config = ModelConfig(num_ids=corpus.num_ids, **preset_options("text")[0] | options)
+        training = TrainConfig(steps=1, **preset_options("text")[1])
+        whole = Training(Model.create(config, corpus.vocab), corpus, training)
+        batches, optimizer = whole.batches(), whole.configure_optimizers()
+        found = {"ours": rate([batches[step] for step in range(WARM_UP + STEPS)], whole, optimizer)}
+        with tempfile.TemporaryDirectory() as folder:
+            export(corpus, config, training, Path(folder) / "batches.npz")
+            for size in (training.batch_size, training.batch_size // 8):  # of all, logits may not fit
+                theirs = hugging_face(given, config, Path(folder) / "batches.npz", size)
+                found["Hugging Face"] = theirs
+                if "examples_per_second" in theirs:
+                    break
+        results["throughput"][name] = found
+        print(name, found, flush=True)
+        keep(RESULTS, results)
+
+
+def rate(batches: list[Any], whole: Training, optimizer: Any) -> dict[str, Any]:
+    seconds = []
+    whole.model.network.train()
+    for batch in batches:
+        begin = time.perf_counter()
+        whole.objective(batch, 1, 0).backward()
+        whole.configure_gradient_clipping(optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - begin)
+    step = statistics.median(seconds[WARM_UP:])
+    return {"examples_per_second": len(batches[0].ids) / step, "batch": len(batches[0].ids)}
+
+
+def export(corpus: Corpus, config: ModelConfig, training: TrainConfig, path: Path) -> None:
+    """The same segments with 15 % masked as BERT does it; special ids after the others, labels −100 elsewhere."""
+    from superbloom.batches import Batches
+    from superbloom.hashing import Special
+
+    batches = Batches(
+        corpus, seq_len=config.seq_len, batch_size=training.batch_size, mask_share=0.15, seed=training.seed
+    )
+    shape = (WARM_UP + STEPS, training.batch_size, config.seq_len)
+    ids, labels = np.full(shape, int(Special.PAD)), np.full(shape, -100)
+    for step in range(WARM_UP + STEPS):
+        batch = batches[step]
+        ids[step, :, : batch.ids.shape[1]] = batch.ids
+        row, column = np.nonzero(batch.targets.numpy() >= 0)
+        labels[step, row, batch.places.numpy()[row, column]] = batch.targets.numpy()[row, column]
+    np.savez(path, ids=np.where(ids < 0, corpus.num_ids - 1 - ids, ids), labels=labels, pad=corpus.num_ids)
+
+
+def hugging_face(given: argparse.Namespace, config: ModelConfig, batches: Path, size: int) -> dict[str, Any]:
+    sizes = {"dim": config.dim, "layers": config.layers, "heads": config.heads, "ffn-dim": config.ffn_dim}
+    command = [given.hugging_face, HERE / "peers" / "hf_step.py", batches, "--batch", str(size)]
+    command += [f"--{name}={value}" for name, value in sizes.items()]
+    command += [f"--vocabulary={config.num_ids + len(SPECIAL)}", f"--warm-up={WARM_UP}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return {"batch": size, "error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+SPECIAL = ("[PAD]", "[MASK]", "[CLS]", "[SEP]")
+
+
+def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
+    from text_report import picture, tables
+
+    between_marks(DOC, tables(results))
+    picture(results, DOC.parent)
+
+
+def main() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("models", "throughput", "report"))
+    parser.add_argument("corpus", type=Path, nargs="?", help="a corpus folder; `report` needs none")
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--models", nargs="*", help="only these")
+    parser.add_argument("--work", type=Path, help="a folder to keep the trained models in")
+    parser.add_argument("--hugging-face", default=sys.executable, help="a Python with transformers (peers/README.md)")
+    given = parser.parse_args()
+    if given.corpus is None and given.what != "report":
+        parser.error("give the corpus folder")
+    stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results = {part: stored.get(part, {}) for part in ("corpus", "models", "throughput")}
+    {"models": train, "throughput": throughput, "report": report}[given.what](given, results)
+
+
+if __name__ == "__main__":
+    main()
