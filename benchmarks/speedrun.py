@@ -102,10 +102,13 @@ def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
                 run = given.work / f"{name} {model}".replace(" ", "-")
                 superbloom.fit(corpus, run=run, resume=True, minutes=minutes, **WATCH)
                 cell["parameters"] = superbloom.model.network.num_parameters()
-                cell["history"] = superbloom.metrics["history"]
+                cell.setdefault("history", superbloom.metrics["history"])  # of the first: it tells when it passes
                 test = superbloom.evaluate(corpus)
                 cell["after"][str(minutes)] = {
                     "steps": superbloom.training["steps"],
+                    "seconds": superbloom.training["seconds"],
+                    "threads": torch.get_num_threads(),
+                    "history": superbloom.metrics["history"],
                     "validation": taken(superbloom),
                     "test": {k: share["value"] for k, share in test["recall"].items()},
                     "test yardsticks": {
@@ -113,8 +116,9 @@ def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
                         for name, shares in test["yardsticks"].items()
                     },
                 }
-                passed = passes(cell["history"], cells["yardstick"])
-                print(f"{name}, {model}, {minutes} min: {cell['after'][str(minutes)]}, passed: {passed}", flush=True)
+                passed = passes(superbloom.metrics["history"], cells["yardstick"])
+                shown = {part: cell["after"][str(minutes)][part] for part in ("steps", "validation", "test")}
+                print(f"{name}, {model}, {minutes} min: {shown}, passed: {passed}", flush=True)
                 keep(results)
 
 
@@ -185,7 +189,7 @@ class Step:
     def __call__(self, number: int) -> None:
         part = torch.profiler.record_function
         with part("part: batch"):
-            ids, places, targets, total = self.batches[number]
+            ids, places, targets, total, _ = self.batches[number]
         with part("part: layers, forward"):
             y = self.model.encode(ids, places)
         with part("part: loss and its gradient"):
