@@ -1,11 +1,11 @@
 """Wikipedia entity prediction (Sec. 3): from MediaWiki dumps of any wiki and language to a corpus of links.
 
     dump.py      a file → pieces that can be parsed apart from each other (bzip2.py: any stretch of a bzip2 file)
-    workers.py   pieces → processes
     parts.py     a piece → its pages and links, in files (wikitext.py: which links; words.py: in which language)
     merge.py     all parts → redirects followed, ids given, the corpus
 
-The parts are kept in OUT.parts until the corpus is written, so that a run that was killed goes on where it stopped.
+Pieces are parsed by processes of their own (../workers.py). The parts are kept in OUT.parts until the corpus is
+written, so that a run that was killed goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from superbloom.errors import InputError
 from superbloom.folder import check_replaceable, write_atomically
 from superbloom.prepare.wikipedia.dump import PIECE_BYTES, Dump
 from superbloom.prepare.wikipedia.merge import Selection, merge
-from superbloom.prepare.wikipedia.parts import TITLE, Parser, Rules, check_length, write_part
+from superbloom.prepare.wikipedia.parts import TITLE, Parser, Parsing, Rules, check_length, write_part
 from superbloom.prepare.wikipedia.wikitext import from_xml
-from superbloom.prepare.wikipedia.workers import Pool
+from superbloom.prepare.workers import Pool, cores
 
 GIB = 2**30
 WORKER_BYTES = 300 * 2**20  # what a process takes at most
@@ -127,11 +127,6 @@ def prepare_wikipedia(
     return report
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def read_files(
     files: list[str], drop_disambiguations: bool, strict: bool, folder: Path, size: int, progress: Callable[[int], None]
 ) -> tuple[Report, list[str]]:
@@ -139,7 +134,7 @@ def read_files(
     counts: Counter[str] = Counter()
     damage: list[str] = []
     parts: list[str] = []
-    with Pool(size) as pool:
+    with Pool(size, "run the command again with fewer --workers: it goes on where it stopped") as pool:
         for number, path in enumerate(files):
             with Dump(path, number, progress) as dump:
                 parts += read_dump(dump, Rules(dump.site, drop_disambiguations), pool, folder, counts, damage)
@@ -193,7 +188,7 @@ def read_dump(
     """
     parser = Parser(rules)
     carry, offset, damage = b"", 0, None
-    for piece, done in pool.parse(dump.pieces(), rules, folder):
+    for piece, done in pool.run(Parsing(rules, folder), dump.pieces()):
         if dump.apart:
             dump.progress(piece.stop - piece.start)
         counts["pages"] += done.pages

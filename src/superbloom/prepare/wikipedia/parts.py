@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -191,6 +191,17 @@ class Parser:
             read,
             unreadable,
         )
+
+
+class Parsing(NamedTuple):
+    """The task of a worker: pieces parsed by these rules, into this folder."""
+
+    rules: Rules
+    folder: Path
+
+    def start(self) -> Callable[[Piece], Done]:
+        parser = Parser(self.rules)
+        return lambda piece: parser.piece(piece, self.folder)
 
 
 def _fill(values: list[str | int], numbers: np.ndarray) -> np.ndarray:

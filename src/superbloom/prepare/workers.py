@@ -1,7 +1,8 @@
-"""Processes that parse pieces: each takes pieces by its standard input and gives back what became of them.
+"""Processes that share the work on pieces: each takes pieces by its standard input and gives back what became of them.
 
 They are plain child processes, so a script that calls superbloom needs no `if __name__ == "__main__"`, nothing is
-forked while threads run, and a worker whose parent was killed reads the end of its input and ends.
+forked while threads run, and a worker whose parent was killed reads the end of its input and ends. What they do with
+a piece a Task tells; what its function remembers lasts from piece to piece.
 """
 
 from __future__ import annotations
@@ -12,37 +13,58 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 from superbloom.errors import InputError
-from superbloom.prepare.wikipedia.parts import Done, Parser, Piece, Rules
+
+
+class Piece(Protocol):
+    """Something to work on; data is what takes memory while it waits, if it carries any."""
+
+    @property
+    def data(self) -> bytes | None: ...
+
+    def _replace(self, *, data: None) -> Any: ...
+
+
+P_contra = TypeVar("P_contra", bound=Piece, contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+P = TypeVar("P", bound=Piece)
+R = TypeVar("R")
+
+
+class Task(Protocol[P_contra, R_co]):
+    """What is to be done, with everything it needs; it travels to the workers, and equal tasks are one."""
+
+    def start(self) -> Callable[[P_contra], R_co]:
+        """The function that does it."""
 
 
 class Worker:
-    """A process that parses one piece after another."""
+    """A process that works on one piece after another."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-c", "from superbloom.prepare.wikipedia.workers import work; work()"]
+    def __init__(self, remedy: str) -> None:
+        self.remedy = remedy
+        command = [sys.executable, "-c", "from superbloom.prepare.workers import work; work()"]
         # Otherwise large buffers go back to the system after each use, which clears them again: a tenth of the time.
         keep = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**28)}
         environment = os.environ | keep | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
-    def piece(self, piece: Piece, rules: Rules, folder: Path) -> Done:
+    def run(self, task: Task[P, R], piece: P) -> R:
         assert self.process.stdin
         assert self.process.stdout
         try:
-            pickle.dump((piece, rules, folder), self.process.stdin)
+            pickle.dump((task, piece), self.process.stdin)
             self.process.stdin.flush()
             result = pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             raise InputError(
-                f"a worker process ended with code {self.process.wait()}, perhaps for want of memory; "
-                "run the command again with fewer --workers: it goes on where it stopped"
+                f"a worker process ended with code {self.process.wait()}, perhaps for want of memory; {self.remedy}"
             ) from None
         if isinstance(result, BaseException):
             raise result
@@ -54,10 +76,10 @@ class Worker:
 
 
 class Pool:
-    """Parses pieces on several processes; none is started for a single piece."""
+    """Works on pieces in several processes; none is started for a single piece."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, remedy: str = "run the command again with fewer --workers") -> None:
+        self.size, self.remedy = size, remedy
         self.workers: list[Worker] = []
         self.idle: SimpleQueue[Worker] = SimpleQueue()
         self.threads = ThreadPoolExecutor(size)
@@ -70,50 +92,55 @@ class Pool:
             worker.close()
         self.threads.shutdown(cancel_futures=True)
 
-    def parse(self, pieces: Iterator[Piece], rules: Rules, folder: Path) -> Iterator[tuple[Piece, Done]]:
+    def run(self, task: Task[P, R], pieces: Iterator[P]) -> Iterator[tuple[P, R]]:
         """Yield each piece and what became of it, in order."""
         first = list(islice(pieces, 2))
         pieces = chain(first, pieces)
         if len(first) < 2 or self.size == 1:
-            parser = Parser(rules)
+            function = task.start()
             for piece in pieces:
-                yield piece, parser.piece(piece, folder)
+                yield piece, function(piece)
             return
         while len(self.workers) < self.size:
-            self.workers.append(Worker())
+            self.workers.append(Worker(self.remedy))
             self.idle.put(self.workers[-1])
-        waiting: deque[tuple[Piece, Future[Done]]] = deque()
+        waiting: deque[tuple[P, Future[R]]] = deque()
         for piece in pieces:
-            waiting.append((piece._replace(data=None), self.threads.submit(self._run, piece, rules, folder)))
+            waiting.append((piece._replace(data=None), self.threads.submit(self._run, task, piece)))
             # Pieces that carry their data take memory while they wait.
             while len(waiting) > (4 if piece.data is None else 1) * self.size:
                 yield waiting[0][0], waiting.popleft()[1].result()
         while waiting:
             yield waiting[0][0], waiting.popleft()[1].result()
 
-    def _run(self, piece: Piece, rules: Rules, folder: Path) -> Done:
+    def _run(self, task: Task[P, R], piece: P) -> R:
         worker = self.idle.get()
         try:
-            return worker.piece(piece, rules, folder)
+            return worker.run(task, piece)
         finally:
             self.idle.put(worker)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def work() -> None:
-    """Parse pieces until standard input ends."""
+    """Work on pieces until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no result
-    parser: Parser | None = None
+    current: Any = None
     while True:
         try:
-            piece, rules, folder = pickle.load(tasks)
+            task, piece = pickle.load(tasks)
         except EOFError:
             return
-        if parser is None or parser.rules != rules:
-            parser = Parser(rules)
         try:
-            result: Done | Exception = parser.piece(piece, folder)
+            if task != current:
+                current, function = task, task.start()
+            result = function(piece)
         except Exception as error:  # told by the parent, in one line
             result = error
         pickle.dump(result, results)
