@@ -119,6 +119,8 @@ def test_the_command_answers_a_text(model, tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "miles_davis" in shown.stdout
     assert "certified" in shown.stdout
+    half = ask("--text", "[MASK] is a jazz qq.", "-k", "1")
+    assert half.stderr.splitlines() == ["'qq' cannot be read with these word pieces; left out"]
     told = json.loads(ask("--text", "[MASK1] is a [MASK2] musician.", "-k", "1", "--json").stdout)
     assert told["context"] == "[MASK1] is a [MASK2] musician."
     assert [answers[0]["name"] for answers in told["predictions"]][1] == "jazz"

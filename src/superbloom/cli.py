@@ -11,7 +11,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -249,6 +250,55 @@ def prepare_interactions(
     _finish_prepare(corpus, out, json_)
 
 
+@prepare.command("text")
+def prepare_text(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Text with blank lines or <doc> between documents, or a MediaWiki dump; packed or not; files or "
+            "folders; - is stdin."
+        ),
+    ],
+    out: Out,
+    wordpieces: Annotated[
+        Path | None, typer.Option(help="The vocab.txt of a BERT model. (default: train 30,000 word pieces)")
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(help="Word pieces, and the most frequent words and bigrams, up to so many in all.", min=1)
+    ] = 1_000_000,
+    min_count: Annotated[int, typer.Option(help="Add no word or bigram that occurs less often.", min=1)] = 5,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
+    errors: Annotated[
+        str, typer.Option(help="Bytes that are not UTF-8: strict refuses them, replace goes on.")
+    ] = "strict",
+    workers: Annotated[int | None, typer.Option(help="Processes to use. (default: one a core)", min=1)] = None,
+    memory: Annotated[float, typer.Option(help="Memory for all processes, in GB.", min=1)] = 2.0,
+    json_: Json = False,
+) -> None:
+    """Natural language as word pieces, words and bigrams (Sec. 4 of the paper; docs/text.md)."""
+    from superbloom.prepare.text import prepare_text as run
+    from superbloom.progress import counting
+
+    report = run(
+        files,
+        out,
+        wordpieces=wordpieces,
+        vocab_size=vocab_size,
+        min_count=min_count,
+        cased=cased,
+        errors=errors,
+        workers=workers,
+        memory=int(memory * 1e9),
+        notice=_notice,
+        watch=counting,
+    )
+    if json_:
+        _print_json({"corpus": str(out), **asdict(report)})
+    else:
+        _print_rows(report.table())
+        _next_after_prepare(out, "--preset text ", minutes=15)
+
+
 @app.command()
 @_options_of(ModelConfig, TrainConfig)
 def train(
@@ -381,21 +431,22 @@ def predict(
     if (not names) == (text is None):
         raise InputError("give the names of a context, or a --text with [MASK], and not both")
     context = names or text or ""
-    found = run(
-        model,
-        context,
-        k,
-        precision=precision,
-        prior=prior,
-        exclude_context=exclude_context,
-        allow_file=allow_file,
-        beam=beam,
-        max_rounds=max_rounds,
-        combine=combine,
-        exclude=exclude or [],
-        allow=allow or [],
-        min_score=min_score,
-    )
+    with _warnings_as_lines():
+        found = run(
+            model,
+            context,
+            k,
+            precision=precision,
+            prior=prior,
+            exclude_context=exclude_context,
+            allow_file=allow_file,
+            beam=beam,
+            max_rounds=max_rounds,
+            combine=combine,
+            exclude=exclude or [],
+            allow=allow or [],
+            min_score=min_score,
+        )
     if json_:
         _print_json({"context": context, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
         return
@@ -436,15 +487,11 @@ def recommend(
     json_: Json = False,
 ) -> None:
     """The best next items of users, from all they had: user, item, score, rank, certified."""
-    import warnings
 
     from superbloom.run import recommend as run
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with _warnings_as_lines():
         found = run(model, corpus, user or [], users_file, out, titles, k=k, filter_seen=filter_seen, strict=strict)
-    for warning in caught:
-        _notice(str(warning.message))
     rows = list(zip(*found.values(), strict=True))
     if json_:
         _print_json([dict(zip(found, row, strict=True)) for row in rows])
@@ -517,11 +564,23 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
         typer.echo(f"{value:>13}  {name}")
 
 
-def _next_after_prepare(out: Path, options: str = "") -> None:
+def _next_after_prepare(out: Path, options: str = "", minutes: int = 5) -> None:
     from superbloom.report import command
 
-    next_ = f"{command()} train {q(out)} --out {q(f'{out}-model')} {options}--minutes 5"
+    next_ = f"{command()} train {q(out)} --out {q(f'{out}-model')} {options}--minutes {minutes}"
     typer.echo(f"The corpus is in {out}. Next:\n  {next_}")
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """What is left out with a warning in Python is a line here."""
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        _notice(str(warning.message))
 
 
 def _notice(line: str) -> None:
