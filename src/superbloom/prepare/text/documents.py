@@ -1,0 +1,183 @@
+"""Files of text → pieces that can be read apart from each other, none of which ends within a line or a page.
+
+A file is plain text with blank lines between documents, or documents between <doc …> and </doc> as wikiextractor
+writes them, or a MediaWiki dump; its beginning tells which. A document larger than a piece goes on in the next one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from superbloom.errors import InputError
+from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes
+from superbloom.prepare.wikipedia.dump import EXPORT
+from superbloom.prepare.wikipedia.parts import ARTICLE, Rules, check_length, parse_page, split_pages
+from superbloom.prepare.wikipedia.wikitext import Site, from_xml, parse_site
+from superbloom.text import MISSING
+
+PIECE_BYTES = 16 * 2**20
+HEAD_BYTES = 2**20  # at most, from which the form of a file is known
+MARKER = re.compile(rb"\n(?:<doc\b[^\n]*|</doc>[^\n]*)")  # on the data with a line end before it
+DOC_TITLE = re.compile(rb'\btitle="(.*?)"(?=\s+\w+=|\s*>\s*$)')
+
+
+class Form(Enum):
+    """What separates the documents of a file."""
+
+    LINES = "blank lines"
+    DOCS = "<doc> and </doc>"
+    PAGES = "<page> and </page> of a MediaWiki dump"
+
+
+class Piece(NamedTuple):
+    """Some of a file: whole lines, or whole pages; goes_on if the document before it may not have ended yet."""
+
+    number: int
+    path: str
+    line: int
+    form: Form
+    goes_on: bool
+    site: Site | None = None
+    data: bytes | None = None
+
+
+class Starts(NamedTuple):
+    """Text to be read, the bytes of it at which documents begin, and their titles."""
+
+    text: bytes
+    places: list[int]
+    titles: Sequence[str | None]
+
+
+def expand(paths: Iterable[str]) -> list[str]:
+    """The files given, and those in folders given, which are taken in the order of their names."""
+    found: list[str] = []
+    for path in paths:
+        if Path(path).is_dir():
+            inside = sorted(file for file in Path(path).rglob("*") if file.is_file() and not file.name.startswith("."))
+            if not inside:
+                raise InputError(f"the folder '{path}' holds no file; give text files or a folder of them")
+            found += map(str, inside)
+        elif path == "-" or Path(path).exists():
+            found.append(path)
+        else:
+            raise InputError(f"'{path}' does not exist; give text files, folders of them, or - for stdin")
+    return found
+
+
+def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callable[[str], None]) -> Iterator[Piece]:
+    """The pieces of all files in order; progress receives bytes as they lie on disk."""
+    number = 0
+    for path in paths:
+        with open_bytes(path, progress) as stream:
+            rest = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+            form, site = _form(rest)
+            line, goes_on = 1, False
+            while rest:
+                read = stream.read(max(PIECE_BYTES - len(rest), PIECE_BYTES // 4))
+                rest += read
+                is_last = not read and form is not Form.PAGES
+                cut, next_goes_on = (len(rest), False) if is_last else _cut(rest, form)
+                if cut:
+                    yield Piece(number, path, line, form, goes_on, site, rest[:cut])
+                    number, line, goes_on = number + 1, line + rest.count(b"\n", 0, cut), next_goes_on
+                rest = rest[cut:]
+                if not read:
+                    break
+                _check_size(rest, form, path, line)
+            if form is Form.PAGES and b"<page>" in rest:
+                notice(f"'{path}' ends within a page, which is left out")
+
+
+def _form(head: bytes) -> tuple[Form, Site | None]:
+    if EXPORT.match(head):
+        told = head.partition(b"</siteinfo>")[0].partition(b"<page>")[0]
+        return Form.PAGES, parse_site(told.decode(errors="replace"))
+    return (Form.DOCS if head.lstrip().startswith(b"<doc ") else Form.LINES), None
+
+
+def _cut(data: bytes, form: Form) -> tuple[int, bool]:
+    """Where to cut data, and whether the document before the cut may go on after it.
+
+    >>> _cut(b"one\\n\\ntwo\\nt", Form.LINES), _cut(b"one\\ntwo\\nt", Form.LINES), _cut(b"one", Form.LINES)
+    ((5, False), (8, True), (0, False))
+    """
+    if form is Form.PAGES:
+        end = data.rfind(b"</page>")
+        return (end + len(b"</page>"), False) if end >= 0 else (0, False)
+    if form is Form.DOCS:
+        end = data.rfind(b"\n<doc ") + 1
+    else:
+        end = max((data.rfind(gap) + len(gap) for gap in (b"\n\n", b"\n\r\n") if gap in data), default=0)
+    return (end, False) if end else (data.rfind(b"\n") + 1, b"\n" in data)
+
+
+def _check_size(rest: bytes, form: Form, path: str, line: int) -> None:
+    if form is Form.PAGES:
+        try:
+            check_length(rest, len(rest))
+        except InputError as error:
+            raise InputError(f"'{path}' at line {line:,}: {error}") from None
+    elif len(rest) > MAX_LINE_BYTES:
+        raise InputError(f"line {line:,} of '{path}' is longer than {MAX_LINE_BYTES:,} bytes; give text with line ends")
+
+
+def starts(piece: Piece) -> Starts:
+    """The text of a piece, and where its documents begin; of plain text that is for `blank_lines` to tell."""
+    assert piece.data is not None
+    if piece.form is Form.PAGES:
+        return _articles(piece.data, piece.site or Site())
+    if piece.form is Form.LINES:
+        return Starts(piece.data, [], [])
+    data = b"\n" + piece.data
+    text, places, titles = bytearray(data), [], []
+    for marker in MARKER.finditer(data):
+        begin, end = marker.start() + 1, marker.end()
+        text[begin:end] = b" " * (end - begin)
+        title = DOC_TITLE.search(marker[0]) if marker[0].startswith(b"\n<doc") else None
+        places.append(begin)
+        titles.append(html.unescape(title[1].decode()) if title else None)
+    return Starts(bytes(text), places, titles)
+
+
+def _articles(data: bytes, site: Site) -> Starts:
+    """The text of the articles among some pages, without markup; mwparserfromhell knows which part of it is text."""
+    try:
+        import mwparserfromhell
+    except ImportError:
+        raise InputError(MISSING.replace("the tokenizers library", "mwparserfromhell")) from None
+    texts, places, titles = [], [], []
+    at = 0
+    for bounds in split_pages(data, 0, len(data)):
+        try:
+            page = parse_page(data, bounds, Rules(site))
+        except ValueError:
+            continue
+        if page.namespace != 0 or page.leads_to != ARTICLE:
+            continue
+        code = mwparserfromhell.parse(from_xml(page.text, "replace").replace("\0", ""), skip_style_tags=True)
+        for link in code.filter_wikilinks(recursive=False):
+            prefix, colon, _ = str(link.title).partition(":")
+            if colon and site.namespaces.get(prefix.strip().lower()):  # files with their captions, categories
+                code.remove(link, recursive=False)
+        text = code.strip_code().encode(errors="replace") + b"\n"
+        texts.append(text)
+        places.append(at)
+        titles.append(page.title)
+        at += len(text)
+    return Starts(b"".join(texts), places, titles)
+
+
+def blank_lines(data: bytes, stretches: np.ndarray) -> np.ndarray:
+    """The stretch that follows each blank line, among stretches that begin at these bytes."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    before = np.searchsorted(stretches, ends)
+    return before[np.diff(before, prepend=0) == 0]

@@ -1,0 +1,123 @@
+"""A piece of text → its part, in files: its words as numbers, its documents, and how often words and pairs occur.
+
+    N.words.parquet   name, count: the distinct words of the part, whose places are their numbers
+    N.npz             numbers (words), begins (where sentences begin), documents (where documents begin)
+    N.titles.parquet  title of each document, null if it has none
+    N.pairs.npy       (3, pairs) int32: first word, second word, count of each pair that may become a bigram
+
+A bigram is two words that follow one another in a sentence, neither of them a punctuation mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from superbloom.errors import InputError
+from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
+from superbloom.text import Reader, Words
+
+ERRORS = ("strict", "replace")
+
+
+class Part(NamedTuple):
+    """What a piece became: the number of its files, its distinct words and all of them."""
+
+    number: int
+    distinct: int
+    words: int
+
+
+class Reading(NamedTuple):
+    """The task of a worker: pieces are read as words, and counted, into this folder."""
+
+    folder: Path
+    lowercase: bool
+    errors: str
+
+    def start(self) -> Callable[[Piece], Part]:
+        reader = Reader(self.lowercase)
+        return lambda piece: read(piece, reader, self.errors, self.folder)
+
+
+def read(piece: Piece, reader: Reader, errors: str, folder: Path) -> Part:
+    """Write the files of a piece."""
+    words, documents, titles = words_of(piece, reader, errors)
+    stem = str(folder / f"{piece.number:06d}")
+    counts = np.bincount(words.numbers, minlength=len(words.names))
+    write_parquet(f"{stem}.words.parquet", name=pa.array(words.names, pa.string()), count=counts)
+    write_parquet(f"{stem}.titles.parquet", title=pa.array(titles, pa.string()))
+    np.savez(f"{stem}.npz", numbers=words.numbers, begins=np.flatnonzero(words.begins), documents=documents)
+    np.save(f"{stem}.pairs.npy", count_pairs(words, reader))
+    return Part(piece.number, len(words.names), len(words.numbers))
+
+
+def words_of(piece: Piece, reader: Reader, errors: str) -> tuple[Words, np.ndarray, list[str | None]]:
+    """The words of a piece, at which of them documents begin, and the titles of those.
+
+    What precedes the first of them belongs to a document of the piece before.
+    """
+    assert piece.data is not None
+    try:
+        if piece.form is Form.PAGES:
+            piece.data.decode()
+        text, places, titles = starts(piece)
+        words = reader.read(text)
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise _not_utf8(piece) from None
+        data = piece.data.decode(errors="replace").encode()
+        return words_of(piece._replace(data=data), reader, "strict")
+    except InputError as error:
+        raise InputError(f"'{piece.path}', after line {piece.line:,}: {error}") from None
+    if piece.form is Form.LINES:
+        documents = words.firsts[blank_lines(text, words.starts)]
+        titles = [None] * len(documents)
+    else:
+        documents = words.at(np.array(places, dtype=np.int64))
+    if not piece.goes_on:
+        documents, titles = np.append(0, documents), [None, *titles]
+    # Of several that begin with one word only the last has any; and at the end there is none.
+    kept = (
+        np.append(np.diff(documents) > 0, True) & (documents < len(words.numbers)) if len(documents) else documents > 0
+    )
+    return words, documents[kept], [title for title, keep in zip(titles, kept, strict=True) if keep]
+
+
+def _not_utf8(piece: Piece) -> InputError:
+    assert piece.data is not None
+    try:
+        piece.data.decode()
+    except UnicodeDecodeError as error:
+        line = piece.line + piece.data.count(b"\n", 0, error.start)
+        place = error.start - (piece.data.rfind(b"\n", 0, error.start) + 1)
+        byte = piece.data[error.start]
+    return InputError(
+        f"line {line:,} of '{piece.path}' is not UTF-8 (byte 0x{byte:02x} at position {place:,} of the line); "
+        "convert it first, e.g. iconv -f LATIN1 -t UTF-8, or go on with --errors replace"
+    )
+
+
+def count_pairs(words: Words, reader: Reader) -> np.ndarray:
+    """The pairs of words that may become bigrams, and how often each occurs; int32 (3, pairs).
+
+    >>> reader = Reader()
+    >>> words = reader.read(b"a b a b, a b. a")
+    >>> words.names, count_pairs(words, reader).tolist()
+    ([',', '.', 'a', 'b'], [[2, 3], [3, 2], [3, 1]])
+    """
+    is_word = np.array([not reader.is_punctuation(name) for name in words.names], dtype=bool)[words.numbers]
+    first = np.flatnonzero(is_word[:-1] & is_word[1:] & ~words.begins[1:])
+    size = max(1, len(words.names))
+    keys = words.numbers[first].astype(np.int64) * size + words.numbers[first + 1]
+    pairs, counts = np.unique(keys, return_counts=True)
+    return np.stack([*np.divmod(pairs, size), counts]).astype(np.int32)
+
+
+def write_parquet(path: str, **columns: pa.Array | np.ndarray) -> None:
+    pq.write_table(pa.table(columns), path, compression="lz4", use_dictionary=False, write_statistics=False)

@@ -1,0 +1,130 @@
+"""Parts and the vocabulary → the corpus: words become entries, entries get ids by frequency, documents become rows.
+
+N.entries.npz   entries (their numbers in the vocabulary as built), and at which of them documents and sentences begin
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from superbloom.corpus import Corpus, split_of
+from superbloom.prepare.text.parts import Part
+from superbloom.prepare.workers import Pool
+from superbloom.text import Segmenter, Words
+from superbloom.vocab import Vocab
+
+EXAMPLES = 3  # of words left out, of a part
+
+
+class Waiting(NamedTuple):
+    """A part that waits to be segmented; it carries no data, its files do."""
+
+    number: int
+    data: bytes | None = None
+
+
+class Left(NamedTuple):
+    """How many words of a part the word pieces do not cover, and some of them."""
+
+    words: int
+    examples: list[str]
+
+
+class Segmenting(NamedTuple):
+    """The task of a worker: parts in this folder are segmented with the vocabulary that lies beside them."""
+
+    folder: Path
+
+    def start(self) -> Callable[[Waiting], Left]:
+        segmenter = Segmenter(Vocab.open(self.folder / "vocab.arrow"))
+        return lambda part: segment(part.number, segmenter, self.folder)
+
+
+def segment(number: int, segmenter: Segmenter, folder: Path) -> Left:
+    """Write the entries of a part."""
+    stem = str(folder / f"{number:06d}")
+    names = _column(f"{stem}.words.parquet", "name").to_pylist()
+    with np.load(f"{stem}.npz") as part:
+        begins = np.zeros(len(part["numbers"]), dtype=bool)
+        begins[part["begins"]] = True
+        nothing = np.empty(0, dtype=np.int64)
+        words = Words(names, part["numbers"], begins, nothing, nothing)
+        found = segmenter.entries(words)
+        documents, sentences = found.firsts[part["documents"]], found.firsts[part["begins"]]
+    np.savez(f"{stem}.entries.npz", entries=found.ids, documents=documents, sentences=sentences)
+    unknown = words.numbers[found.unknown]
+    return Left(len(unknown), [names[word] for word in dict.fromkeys(unknown[:1000].tolist())][:EXAMPLES])
+
+
+def segment_all(
+    parts: Sequence[Part], vocab: Vocab, folder: Path, pool: Pool, progress: Callable[[int], None]
+) -> tuple[int, list[str]]:
+    """Segment all parts; how many words were left out, and some of them."""
+    vocab.write(folder / "vocab.arrow")
+    left, examples = 0, dict[str, None]()
+    for _, found in pool.run(Segmenting(folder), (Waiting(part.number) for part in parts)):
+        left += found.words
+        examples |= dict.fromkeys(found.examples)
+        progress(1)
+    return left, list(examples)[:EXAMPLES]
+
+
+def assemble(parts: Sequence[Part], vocab: Vocab, folder: Path) -> tuple[Corpus, Counter[str]]:
+    """The corpus, whose ids still lie in the folder, and what was counted on the way."""
+    frequency = np.zeros(len(vocab), dtype=np.int64)
+    sizes = []
+    for part in _entries(parts, folder):
+        frequency += np.bincount(part["entries"], minlength=len(vocab))
+        sizes.append(len(part["entries"]))
+    names = vocab.table["name"].chunk(0)
+    ranked, new_id = Vocab.from_arrays(names, frequency, vocab.kinds, vocab.normalisation)
+    starts = np.cumsum([0, *sizes])
+    ids = np.memmap(folder / "ids", np.int32, "w+", shape=max(1, int(starts[-1])))
+    row_starts, sentence_starts = [], []
+    for start, stop, part in zip(starts, starts[1:], _entries(parts, folder), strict=False):
+        ids[start:stop] = new_id[part["entries"]]
+        row_starts.append(part["documents"] + start)
+        sentence_starts.append(part["sentences"] + start)
+    offsets = np.append(np.concatenate(row_starts), starts[-1]).astype(np.int64)
+    titles = [_column(folder / f"{part.number:06d}.titles.parquet", "title") for part in parts]
+    keys = pa.concat_arrays(titles).fill_null("")
+    numbers = pa.array(range(1, len(keys) + 1)).cast(pa.large_string())
+    keys = pc.if_else(pc.equal(keys, ""), numbers, keys)
+    filled = np.diff(offsets) > 0
+    kept = np.append(offsets[:-1][filled], offsets[-1])
+    begins = np.unique(np.concatenate([*sentence_starts, kept[:-1]]))
+    begins = begins[begins < offsets[-1]]
+    sentence_offsets = np.searchsorted(begins, kept)
+    positions = begins - np.repeat(kept[:-1], np.diff(sentence_offsets))
+    keys = keys.filter(pa.array(filled))
+    columns = {
+        "key": keys,
+        "ids": _lists(kept, pa.Array.from_buffers(pa.int32(), int(kept[-1]), [None, pa.py_buffer(ids)])),
+        "split": split_of(keys.to_pylist()),
+        "sentences": _lists(sentence_offsets, pa.array(positions, pa.int32())),
+    }
+    counts = Counter(documents=len(keys), sentences=len(positions), ids=int(kept[-1]))
+    return Corpus(ranked, pa.table(columns)), counts
+
+
+def _entries(parts: Iterable[Part], folder: Path) -> Iterator[Any]:
+    for part in parts:
+        with np.load(folder / f"{part.number:06d}.entries.npz") as arrays:
+            yield arrays
+
+
+def _column(path: Path | str, name: str) -> pa.Array:
+    table = pq.read_table(path, columns=[name], partitioning=None)  # not those of a folder named a=b
+    return table[name].cast(pa.large_string()).combine_chunks()
+
+
+def _lists(offsets: np.ndarray, values: pa.Array) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
