@@ -269,9 +269,9 @@ PRESETS = {
 }
 # Users and what they chose, in the order of time: told from what stands before it (docs/recommend.md).
 SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
-# Text: where words stand matters, and half the masks of a page of links, since neighbours tell more (docs/text.md).
+# Text: masks as in BERT, and no start from co-occurrence, which takes longer than what it brings (docs/log.md).
 TEXT = {"positions": True, "seq_len": 64}
-TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64}
+TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64, "warm_start": False}
 PRESET_NAMES = (*PRESETS, "sequence", "text")
 
 
