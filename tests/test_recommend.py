@@ -11,6 +11,7 @@ import pytest
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
+from superbloom.recommend import frame
 
 NEXT = {"mask_as": "next", "alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "seq_len": 8, "dropout": 0.0}
 USERS = 300
@@ -96,6 +97,30 @@ def test_lists_that_no_user_has(fitted):
         fitted.recommend_for(["n10"])
     with pytest.raises(InputError, match="give lists of names"):
         fitted.recommend_for("n10")
+
+
+def test_numbers_are_the_names_that_a_log_makes_of_them():
+    rows = [["1", "2", "3"], ["2", "3", "None"], ["nan", "1.5", "2"]]
+    corpus = Corpus.from_sequences(rows, keys=["7", "8", "nan"])
+    model = Superbloom(**NEXT).fit(corpus, steps=2, quiet=True)
+    expected = model.recommend(["7"], k=2)
+    assert model.recommend([7.0], k=2).equals(expected)
+    assert model.recommend([np.int64(7)], k=2).equals(expected)
+    lists = [["1", "2", "3"], [1, 2, np.float32(3)]]
+    assert model.recommend_for(lists, k=2)["item"].tolist() == expected["item"].tolist() * 2
+    assert model.recommend_for([[1.5]], items_to_recommend=[3.0])["item"].tolist() == ["3"]
+    with pytest.warns(UserWarning, match="1 users not among the 3 known ones: None; left out"):
+        assert model.recommend([7, float("nan")], k=2).equals(expected)  # what is missing is nobody, whatever names say
+    with pytest.warns(UserWarning, match="1 names not among the 6 known ones: None; left out"):
+        assert model.recommend_for([[1, None, 2, 3]], k=2)["item"].tolist() == expected["item"].tolist()
+
+
+@pytest.mark.parametrize("backend", ["polars", "pyarrow"])
+def test_a_table_without_rows_has_the_types_of_one_with_rows(backend):
+    columns = {"user": ["a"], "item": ["b"], "score": [-0.5], "rank": [1], "certified": [True]}
+    empty = frame({name: [] for name in columns}, backend)
+    assert len(empty) == 0
+    assert empty.schema == frame(columns, backend).schema
 
 
 def test_what_goes_with_an_item(fitted):

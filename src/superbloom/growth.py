@@ -95,15 +95,15 @@ def room_for_more(bloom: BloomHash, reserve: float) -> tuple[int, int]:
 def _full(bloom: BloomHash, wanted: int, room: int, reserve: float) -> str:
     after = bloom.num_ids + wanted
     if bloom.num_buckets**bloom.num_hashes < after:
-        grow = "no digest is left for them"
+        grow = "no digest is left for them; "
     else:
         largest = -(-after // bloom.num_buckets)
         enough = math.ceil(100 * (largest - bloom.alpha) / bloom.alpha) / 100
-        grow = f"extend with reserve={enough:.2f}, so that buckets have up to {largest} ids to search"
+        grow = f"extend with reserve={enough:.2f}, so that buckets have up to {largest} ids to search; or "
     tokens = bloom.num_hashes * -(-after // bloom.alpha)
     return (
         f"{wanted:,} new names, but reserve={reserve} has room for {room:,} more than the {bloom.num_ids:,} there are: "
-        f"{grow}; or train anew with all names, {tokens:,} tokens instead of {bloom.num_hashes * bloom.num_buckets:,}"
+        f"{grow}train anew with all names, {tokens:,} tokens instead of {bloom.num_hashes * bloom.num_buckets:,}"
     )
 
 

@@ -41,7 +41,7 @@ class Histories:
         elif isinstance(users, str) or not isinstance(users, Iterable):
             raise InputError(f"{users!r:.80} given as users; give a list of them")
         else:
-            wanted = [str(user) for user in users]
+            wanted = [_name(user) for user in users]
             found = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
             unknown = [user for user, row in zip(wanted, found, strict=True) if row is None]
             _leave_out("users", unknown, len(corpus), strict)
@@ -66,7 +66,8 @@ class Histories:
         for names in lists.values():
             if isinstance(names, str) or not isinstance(names, Iterable):
                 raise InputError(f"{names!r:.80} given as a list of names; give lists: [[{names!r:.80}]]")
-        found = [[(str(name), vocab.find(str(name))) for name in names] for names in lists.values()]
+        named = [[_name(name) for name in names] for names in lists.values()]
+        found = [[(name, None if name is None else vocab.find(name)) for name in names] for names in named]
         unknown = dict.fromkeys(name for names in found for name, id_ in names if id_ is None)
         _leave_out("names", list(unknown), len(vocab), strict)
         ids = [np.array([id_ for _, id_ in names if id_ is not None], dtype=np.int32) for names in found]
@@ -77,7 +78,18 @@ class Histories:
             yield Histories(self.who[start : start + size], self.ids[start : start + size])
 
 
-def _leave_out(what: str, unknown: list[str], known: int, strict: bool) -> None:
+def _name(value: Any) -> str | None:
+    """The text that prepare interactions makes of a value: 7 and 7.0 are `7`; None and NaN are none.
+
+    >>> [_name(value) for value in ("007", 7, 7.0, float("nan"), None)]
+    ['007', '7', '7', None, None]
+    """
+    if isinstance(value, float | np.floating):
+        value = None if np.isnan(value) else int(value) if value == np.floor(value) else value
+    return None if value is None else str(value)
+
+
+def _leave_out(what: str, unknown: Sequence[str | None], known: int, strict: bool) -> None:
     if not unknown:
         return
     shown = ", ".join(map(repr, unknown[:SHOWN])) + (", …" if len(unknown) > SHOWN else "")
@@ -104,7 +116,7 @@ def recommend(
     if isinstance(items_to_recommend, str):
         raise InputError(f"{items_to_recommend!r:.80} given as items_to_recommend; give a list of names")
     if items_to_recommend is not None:
-        allow = torch.tensor([vocab.id(str(name)) for name in items_to_recommend], dtype=torch.long)
+        allow = torch.tensor([vocab.id(str(_name(name))) for name in items_to_recommend], dtype=torch.long)
         if not len(allow):
             raise InputError("items_to_recommend is empty; give at least one name, or leave it out")
     if filter_seen and model.vocab is not model.target_vocab:
@@ -137,4 +149,6 @@ def frame(columns: dict[str, Any], backend: str | None = None) -> Any:
     import narwhals as nw
 
     chosen: Any = backend or ("pandas" if find_spec("pandas") else "pyarrow")
-    return nw.from_dict(columns, backend=chosen).to_native()
+    kinds: dict[str, Any] = {"score": nw.Float64, "rank": nw.Int64, "certified": nw.Boolean}
+    empty = None if columns["rank"] else {name: kinds.get(name, nw.String) for name in columns}
+    return nw.from_dict(columns, schema=empty, backend=chosen).to_native()
