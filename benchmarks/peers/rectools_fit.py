@@ -30,6 +30,7 @@ from rectools.models import BERT4RecModel, SASRecModel
 
 MODELS = {"bert4rec": BERT4RecModel, "sasrec": SASRecModel}
 KS = (1, 10, 20)
+AT_ONCE = 8192  # users that are asked: the scores of all their items lie in memory
 
 
 class Clock(lightning.Callback):
@@ -73,7 +74,9 @@ def ranks(model: Any, events: pd.DataFrame, filter_seen: bool) -> np.ndarray:
         deepest = max(KS)
         if filter_seen and not filter_viewed:
             deepest += before[before["user"].isin(users)].groupby("user")["item"].nunique().max()
-        found = model.recommend(np.array(users), known, deepest, filter_viewed, on_unsupported_targets="ignore")
+        parts = [np.array(users[start : start + AT_ONCE]) for start in range(0, len(users), AT_ONCE)]
+        options = {"k": deepest, "filter_viewed": filter_viewed, "on_unsupported_targets": "ignore"}
+        found = pd.concat([model.recommend(part, known, **options) for part in parts], ignore_index=True)
         found = found.rename(columns={Columns.User: "user", Columns.Item: "item"})
         found["target"] = targets[found["user"]].to_numpy()
         if filter_seen and not filter_viewed:
