@@ -26,7 +26,7 @@ from superbloom.folder import check_replaceable
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import ERRORS, Part, Reading
 from superbloom.prepare.text.rows import assemble, segment_all
-from superbloom.prepare.text.vocabulary import build, counted
+from superbloom.prepare.text.vocabulary import build, check_size, counted
 from superbloom.prepare.text.wordpieces import read_word_pieces
 from superbloom.prepare.workers import Pool, cores
 from superbloom.vocab import Kind
@@ -84,9 +84,9 @@ def prepare_text(
     check_replaceable(out, "corpus")
     given = [os.fspath(path) for path in paths]
     files = expand(given)
-    pieces_file = None if wordpieces is None else Path(wordpieces)
-    if pieces_file is not None:
-        read_word_pieces(pieces_file)  # so that a mistake is told at once
+    given_pieces = None if wordpieces is None else read_word_pieces(Path(wordpieces))
+    if given_pieces is not None:
+        check_size(vocab_size, given_pieces, f"'{wordpieces}'")
     size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
     out.resolve().parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.resolve().parent))
@@ -97,7 +97,7 @@ def prepare_text(
             if not words:
                 raise InputError(f"no word was found in {', '.join(given)}; give files of text")
             with counted(folder, parts, memory // 2, size) as counts:
-                vocab = build(counts, pieces_file, vocab_size, min_count, "cased" if cased else "lowercase")
+                vocab = build(counts, given_pieces, vocab_size, min_count, "cased" if cased else "lowercase")
             with watch("segmenting", len(parts), False) as progress:
                 left, examples = segment_all(parts, vocab, folder, pool, progress)
         if left == words:

@@ -81,8 +81,8 @@ def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callab
             rest = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
             form, site = _form(rest)
             line, goes_on = 1, False
-            while rest:
-                read = stream.read(max(PIECE_BYTES - len(rest), PIECE_BYTES // 4))
+            while True:
+                read = stream.read(max(PIECE_BYTES - len(rest), PIECE_BYTES // 4, 1))
                 rest += read
                 is_last = not read and form is not Form.PAGES
                 cut, next_goes_on = (len(rest), False) if is_last else _cut(rest, form)

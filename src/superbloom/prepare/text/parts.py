@@ -82,10 +82,8 @@ def words_of(piece: Piece, reader: Reader, errors: str) -> tuple[Words, np.ndarr
         documents = words.at(np.array(places, dtype=np.int64))
     if not piece.goes_on:
         documents, titles = np.append(0, documents), [None, *titles]
-    # Of several that begin with one word only the last has any; and at the end there is none.
-    kept = (
-        np.append(np.diff(documents) > 0, True) & (documents < len(words.numbers)) if len(documents) else documents > 0
-    )
+    # Of several that begin with one word only the last has any. One that begins at the end may go on in the next piece.
+    kept = np.diff(documents, append=len(words.numbers) + 1) > 0
     return words, documents[kept], [title for title, keep in zip(titles, kept, strict=True) if keep]
 
 

@@ -95,16 +95,14 @@ def assemble(parts: Sequence[Part], vocab: Vocab, folder: Path) -> tuple[Corpus,
         sentence_starts.append(part["sentences"] + start)
     offsets = np.append(np.concatenate(row_starts), starts[-1]).astype(np.int64)
     titles = [_column(folder / f"{part.number:06d}.titles.parquet", "title") for part in parts]
-    keys = pa.concat_arrays(titles).fill_null("")
-    numbers = pa.array(range(1, len(keys) + 1)).cast(pa.large_string())
-    keys = pc.if_else(pc.equal(keys, ""), numbers, keys)
     filled = np.diff(offsets) > 0
+    keys = pa.concat_arrays(titles).fill_null("").filter(pa.array(filled))
+    keys = pc.if_else(pc.equal(keys, ""), pa.array(range(1, len(keys) + 1)).cast(pa.large_string()), keys)
     kept = np.append(offsets[:-1][filled], offsets[-1])
     begins = np.unique(np.concatenate([*sentence_starts, kept[:-1]]))
     begins = begins[begins < offsets[-1]]
     sentence_offsets = np.searchsorted(begins, kept)
     positions = begins - np.repeat(kept[:-1], np.diff(sentence_offsets))
-    keys = keys.filter(pa.array(filled))
     columns = {
         "key": keys,
         "ids": _lists(kept, pa.Array.from_buffers(pa.int32(), int(kept[-1]), [None, pa.py_buffer(ids)])),

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from superbloom.errors import InputError
 from superbloom.prepare.text.parts import Part
-from superbloom.prepare.text.wordpieces import PIECES, read_word_pieces, train_word_pieces
+from superbloom.prepare.text.wordpieces import PIECES, train_word_pieces
 from superbloom.vocab import Kind, Vocab
 
 TRAINED_ON = 500_000  # distinct words, the most frequent ones
@@ -113,20 +113,23 @@ class Counts:
         return (numbers[start:stop] for start, stop in pairwise(starts))
 
 
-def build(counts: Counts, wordpieces: Path | None, size: int, min_count: int, normalisation: str) -> Vocab:
-    """The vocabulary, its entries not counted yet."""
-    if wordpieces is not None:
-        pieces, source = read_word_pieces(wordpieces), f"'{wordpieces}'"
-    else:
+def build(counts: Counts, pieces: list[str] | None, size: int, min_count: int, normalisation: str) -> Vocab:
+    """The vocabulary, its entries not counted yet; word pieces that are not given are trained."""
+    if pieces is None:
         words = counts.most_frequent(TRAINED_ON)
         first, later = counts.characters("first"), counts.characters("later")
-        pieces, source = train_word_pieces(words, first, later, min(PIECES, size // 2)), "the text's characters"
-    if size < len(pieces):
-        raise InputError(
-            f"--vocab-size {size:,} given; the word pieces of {source} alone are {len(pieces):,}: raise it to more"
-        )
+        pieces = train_word_pieces(words, first, later, min(PIECES, size // 2))
+        check_size(size, pieces, "the text's characters")
     chosen = counts.choose(pieces, size, min_count)
     names = pa.chunked_array([pa.array(pieces, pa.large_string()), *chosen["name"].cast(pa.large_string()).chunks])
     kinds = np.concatenate([np.full(len(pieces), Kind.WORD_PIECE, np.int8), chosen["kind"].to_numpy()])
     zeros = np.zeros(len(kinds), dtype=np.int64)
     return Vocab.from_arrays(names.combine_chunks(), zeros, kinds, normalisation)[0]
+
+
+def check_size(size: int, pieces: Sequence[str], source: str) -> None:
+    """Refuse a vocabulary that is smaller than its word pieces."""
+    if size < len(pieces):
+        raise InputError(
+            f"--vocab-size {size:,} given; the word pieces of {source} alone are {len(pieces):,}: raise it to more"
+        )
