@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 import string
+from collections import defaultdict
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,8 @@ class Reader:
 
     def _forget(self) -> None:
         self.known: dict[bytes, int] = {}
-        self.words: dict[str, int] = {}
+        self.words: defaultdict[str, int] = defaultdict()  # a new word gets the next number
+        self.words.default_factory = self.words.__len__
         self.names: list[str] = []
         # Of each known stretch: the numbers of its words, one stretch after another, and what it does to a sentence.
         self.word_of = np.empty(0, dtype=np.int32)
@@ -146,8 +148,9 @@ class Reader:
         firsts = np.concatenate([[0], np.cumsum(counts)])
         numbers = np.empty(firsts[-1], dtype=np.int32)
         is_of_plain = np.repeat(plain, counts)
-        numbers[is_of_plain] = [self._number(word) for word in words]
-        numbers[~is_of_plain] = [self._number(word) for word in split]
+        numbers[is_of_plain] = list(map(self.words.__getitem__, words))
+        numbers[~is_of_plain] = list(map(self.words.__getitem__, split))
+        self.names += islice(self.words, len(self.names), None)
         effects = np.zeros(len(stretches), dtype=np.uint8)
         effects[~plain] = [_effect(stretch) for stretch in others]
         for stretch in stretches.to_pylist():
@@ -183,12 +186,6 @@ class Reader:
             counts += np.bincount(np.searchsorted(ends, places, "right"), minlength=len(counts))
             begin = end
         return words, counts
-
-    def _number(self, word: str) -> int:
-        number = self.words.setdefault(word, len(self.words))
-        if number == len(self.names):
-            self.names.append(word)
-        return number
 
     def _is_punctuation(self, word: str) -> bool:
         """Whether BERT splits at this word: then it belongs to no bigram."""
@@ -246,12 +243,13 @@ class Segmenter:
         self.whole = Tokenizer(model)
         self.whole.normalizer, self.whole.pre_tokenizer = self.reader.normalizer, self.reader.pre_tokenizer
         self._read_bigrams(names.filter(pa.array(is_pair)), ids[is_pair])
+        self._forget()
 
     def _read_bigrams(self, names: pa.Array, ids: np.ndarray) -> None:
         halves = pc.split_pattern(names, " ").flatten().dictionary_encode()
         words = halves.dictionary.to_pylist()
-        self.half_of = {word: number for number, word in enumerate(words) if not self.reader.is_punctuation(word)}
-        allowed = np.array([word in self.half_of for word in words], dtype=bool)
+        self.half_number = {word: number for number, word in enumerate(words) if not self.reader.is_punctuation(word)}
+        allowed = np.array([word in self.half_number for word in words], dtype=bool)
         numbers = halves.indices.to_numpy().astype(np.int64).reshape(-1, 2)
         allowed_pairs = allowed[numbers].all(axis=1)
         self.halves = max(1, len(words))
@@ -281,27 +279,34 @@ class Segmenter:
         unknown = [(int(piece_spans[first[word], 0]), int(piece_spans[first[word], 1])) for word in entries.unknown]
         return Segments(entries.ids, spans, unknown)
 
+    def _forget(self) -> None:
+        self.known: dict[str, int] = {}
+        # Of known words: their pieces, one word after another, the first of each and how many; as a half of bigrams.
+        # After all pieces comes one more, so that the first piece of a word without pieces is one of them.
+        self.piece = np.zeros(1, dtype=np.int32)
+        self.first_of, self.count_of, self.half_of = (np.empty(0, dtype=np.int64) for _ in range(3))
+
     def entries(self, words: Words) -> Entries:
         """The ids of words."""
-        pieces, first_of, count_of = self._pieces(words.names)
-        numbers = words.numbers
-        pairs, pair_ids = self._pairs(words)
-        alone = count_of[numbers]
+        if len(self.known) > MAX_KNOWN:
+            self._forget()
+        if new := [name for name in words.names if name not in self.known]:
+            self._learn(new)
+        known = np.fromiter(map(self.known.__getitem__, words.names), dtype=np.int64, count=len(words.names))
+        numbers = known[words.numbers]
+        pairs, pair_ids = self._pairs(self.half_of[numbers], words.begins)
+        alone = self.count_of[numbers]
         counts = alone.copy()
         counts[pairs] = 1
         counts[pairs + 1] = 0
         firsts = np.concatenate([[0], np.cumsum(counts)])
-        ids = pieces[_places(first_of[numbers], counts, firsts)]
+        ids = self.piece[_places(self.first_of[numbers], counts, firsts)]
         ids[firsts[pairs]] = pair_ids
         return Entries(ids, firsts, pairs, alone)
 
-    def _pairs(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+    def _pairs(self, halves: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The words that begin a bigram, taken greedily from the left, and its id."""
-        if len(words.numbers) < 2 or not self.half_of:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-        half_of = np.array([self.half_of.get(word, -1) for word in words.names], dtype=np.int64)
-        halves = half_of[words.numbers]
-        places = np.flatnonzero((halves[:-1] >= 0) & (halves[1:] >= 0) & ~words.begins[1:])
+        places = np.flatnonzero((halves[:-1] >= 0) & (halves[1:] >= 0) & ~begins[1:])
         found = self.bigrams.find(halves[places] * self.halves + halves[places + 1])
         places, found = places[found != EMPTY], found[found != EMPTY]
         # Of bigrams that overlap in a row, every other one from the first.
@@ -310,9 +315,9 @@ class Segmenter:
         taken = (rank - np.maximum.accumulate(np.where(begins_run, rank, 0))) % 2 == 0
         return places[taken], found[taken]
 
-    def _pieces(self, names: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pieces of distinct words one after another, and for each word its first one and how many."""
-        ids, counts = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+    def _learn(self, names: list[str]) -> None:
+        """Let the library find the pieces of new words, each once."""
+        ids, counts = [self.piece[:-1]], [self.count_of]
         for begin in range(0, len(names), BATCH // 8):
             batch = names[begin : begin + BATCH // 8]
             encoded = self.pieces.encode(batch, is_pretokenized=True, add_special_tokens=False)
@@ -320,9 +325,12 @@ class Segmenter:
             covered = found != self.unknown
             ids.append(found[covered])
             counts.append(np.bincount(of[covered], minlength=len(batch)))
-        count = np.concatenate(counts)
-        # One more at the end, so that the first piece of a word without pieces is one of them.
-        return np.concatenate([*ids, np.zeros(1, dtype=np.int32)]), np.cumsum(count) - count, count
+        self.piece = np.concatenate([*ids, self.piece[-1:]])
+        self.count_of = np.concatenate(counts)
+        self.first_of = np.cumsum(self.count_of) - self.count_of
+        halves = [self.half_number.get(name, -1) for name in names]
+        self.half_of = np.concatenate([self.half_of, np.array(halves, dtype=np.int64)])
+        self.known.update(zip(names, range(len(self.known), len(self.known) + len(names)), strict=True))
 
     def _piece_spans(self, data: bytes, words: Words) -> np.ndarray:
         """The characters of every piece, as the library tells them; (pieces, 2)."""
