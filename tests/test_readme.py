@@ -34,6 +34,7 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
 
     (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
     (tmp_path / "new-names.txt").write_text("Bill Evans\n")
+    (tmp_path / "articles.txt").write_text("Miles Davis plays the trumpet. John Coltrane plays jazz.\n\n" * 40)
     events = [(f"buyer {i % 7}", f"product {i % 5}", i) for i in range(60)]
     log = dict(zip(("buyer", "product", "at"), map(list, zip(*events, strict=True)), strict=True))
     pq.write_table(pa.table(log), tmp_path / "log.parquet")
@@ -50,7 +51,7 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
         done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         ran += 1
-    assert ran == 9
+    assert ran == 12
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
 
 

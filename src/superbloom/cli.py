@@ -333,7 +333,8 @@ def train(
             f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}, "
             f"with the weights of step {result['taken']:,}. Next:"
         )
-        typer.echo(f'  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} predict {q(out)} NAME… "[MASK]"')
+        asked = '--text "… [MASK] …"' if result["reads text"] else 'NAME… "[MASK]"'
+        typer.echo(f"  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} predict {q(out)} {asked}")
 
 
 @app.command()

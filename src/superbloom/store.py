@@ -225,8 +225,9 @@ def model_card(model: Model, name: str, metrics: dict[str, Any]) -> str:
         if recall
     ]
     folder, first = (json.dumps(text, ensure_ascii=False) for text in (name, model.vocab.name(0)))
+    asked = f"[{first}, MASK]" if model.vocab.kinds is None else '"… [MASK] …"'
     lines.append(
         "\n```python\nfrom superbloom import MASK, Superbloom\n\n"
-        f"model = Superbloom.from_pretrained({folder})\nmodel.predict([{first}, MASK], k=10)\n```\n"
+        f"model = Superbloom.from_pretrained({folder})\nmodel.predict({asked}, k=10)\n```\n"
     )
     return "\n".join(lines)
