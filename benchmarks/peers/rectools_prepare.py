@@ -23,9 +23,10 @@ def main(path: Path) -> None:
     events = pd.read_csv(path)
     events[Columns.Datetime] = pd.to_datetime(events.pop("ts"), unit="s")
     events[Columns.Weight] = 1.0
-    read = time.perf_counter()
+    read, cpu = time.perf_counter(), time.process_time()
     Dataset.construct(events)
     seconds = {"read seconds": read - start, "construct seconds": time.perf_counter() - read}
+    seconds |= {"CPU read seconds": cpu, "CPU construct seconds": time.process_time() - cpu}
     print(json.dumps({**seconds, "peak GB": highest() / 1e3, "library": f"rectools {version('rectools')}"}))
 
 
