@@ -1,6 +1,7 @@
 """Next items on public logs, beside published numbers and RecTools.   python benchmarks/recommend.py --help
 
     sets      each set with each alpha for so many minutes; whole catalogue ranked, what was seen left out
+    popular   the most frequent items of training for everybody, without what was seen: what a model has to beat
     peers     RecTools' BERT4Rec and SASRec on the same events for as long, by the Python of --rectools
     extend    items withheld from training, added later: recall before and after a short continuation
     prepare   ten million synthetic events to a corpus: time and memory, beside RecTools' Dataset.construct
@@ -45,7 +46,7 @@ from superbloom.prepare.interactions import prepare_interactions
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
-PARTS = ("sets", "tried", "peers", "extend", "prepare", "engines")
+PARTS = ("sets", "tried", "popular", "peers", "extend", "prepare", "engines")
 ML1M, BEAUTY = "ml-1m_sequences_by_time.txt.xz", "bert4rec_beauty.txt.xz"
 SESSIONS, ASKED = "gcegnn_Nowplaying_train_sessions.txt.xz", "gcegnn_Nowplaying_test_prefix_target.txt.xz"
 BOOKS = "BX-Book-Ratings.csv.xz"
@@ -68,6 +69,7 @@ PEERS = {
 UNFILTERED = ("nowplaying",)  # where what was seen may be answered
 WITHHELD = 20  # every so many-th item
 CONTINUED = 2.0  # minutes
+KS = (1, 10, 20)
 EVENTS, USERS, ITEMS = 10_000_000, 500_000, 200_000  # of the synthetic log
 
 
@@ -176,6 +178,32 @@ def option(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def popular(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    for name in given.sets:
+        rank = popular_ranks(corpus_of(name, given), filter_seen=name not in UNFILTERED)
+        results["popular"][name] = {
+            "recall": {k: float((rank < k).mean()) for k in KS},
+            "ndcg": {k: float(np.where(rank < k, 1 / np.log2(2 + rank), 0).mean()) for k in KS},
+            "mrr": {k: float(np.where(rank < k, 1 / (1 + rank), 0).mean()) for k in KS},
+        }
+        print(name, "popular", results["popular"][name], flush=True)
+    keep(RESULTS, results)
+
+
+def popular_ranks(corpus: Corpus, filter_seen: bool) -> np.ndarray:
+    """The rank of what each test row asks, from 0, among the items by falling frequency in training."""
+    *_, part = parts_of(corpus)
+    counts = np.bincount(corpus.ids[part == "train"], minlength=corpus.num_ids)
+    place = np.empty(corpus.num_ids, dtype=np.int64)
+    place[np.argsort(-counts, kind="stable")] = np.arange(corpus.num_ids)
+    ranks = []
+    for row in corpus.rows("test"):
+        *history, target = corpus.row(row)[: corpus.cuts["test"][row] + 1].tolist()
+        before = sum(place[seen] < place[target] for seen in set(history)) if filter_seen else 0
+        ranks.append(place[target] - before)
+    return np.array(ranks)
+
+
 def peers(given: argparse.Namespace, results: dict[str, Any]) -> None:
     if given.rectools is None:
         sys.exit("--rectools is missing; give the Python of an environment made as benchmarks/peers/README.md says")
@@ -209,6 +237,13 @@ def last_line(found: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def export(corpus: Corpus, path: Path) -> None:
     """The events of a corpus with what each is for, as benchmarks/peers/rectools_fit.py reads them."""
+    row, at, part = parts_of(corpus)
+    table = pa.table({"user": row, "item": corpus.ids, "at": at, "part": pa.array(part, pa.string())})
+    pyarrow.csv.write_csv(table.filter(pa.array(part != "")), path)
+
+
+def parts_of(corpus: Corpus) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each event its row, its place in it, and what it is for: train, history, target or nothing."""
     row = np.repeat(np.arange(len(corpus)), np.diff(corpus.offsets))
     at = np.arange(len(corpus.ids)) - corpus.offsets[row]
     asked = np.isin(row, corpus.rows("test"))
@@ -216,8 +251,7 @@ def export(corpus: Corpus, path: Path) -> None:
     part[asked & (at < corpus.cuts["test"][row])] = "history"
     part[asked & (at == corpus.cuts["test"][row])] = "target"
     part[(corpus.splits[row] == SPLITS["train"]) & (at < corpus.cuts["valid"][row])] = "train"
-    table = pa.table({"user": row, "item": corpus.ids, "at": at, "part": pa.array(part, pa.string())})
-    pyarrow.csv.write_csv(table.filter(pa.array(part != "")), path)
+    return row, at, part
 
 
 def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -330,7 +364,7 @@ def peak_gb() -> float:
 def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = {"sets": sets, "peers": peers, "extend": extend, "prepare": prepare, "engines": engines, "report": report}
+    kinds = {kind.__name__: kind for kind in (sets, popular, peers, extend, prepare, engines, report)}
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--data", type=Path, default=os.environ.get("SUPERBLOOM_DATA"), help="folder of the real data")
     parser.add_argument("--work", type=Path, default=Path("recommend-runs"), help="folder for corpora and events")

@@ -60,6 +60,9 @@ def compared(results: dict[str, Any], sets: tuple[str, ...], metrics: tuple[str,
         for model, figures in PUBLISHED.get(name, {}).items():
             rows.append([title, f"published: {model}", *figures, "", "", "", "", ""])
             title = ""
+        if cell := results["popular"].get(name):
+            rows.append([title, "popularity", *(share(cell[metric][k]) for metric in metrics), "", "", "", "", ""])
+            title = ""
         for kind in ("peers", "sets"):
             for label, cell in sorted(results[kind].get(name, {}).items(), key=lambda one: alpha_of(one[0])):
                 rows.append([title, *row(label, cell, metrics, k)])
