@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from superbloom.text import MISSING
 PIECE_BYTES = 16 * 2**20
 HEAD_BYTES = 2**20  # at most, from which the form of a file is known
 MARKER = re.compile(rb"\n(?:<doc\b[^\n]*|</doc>[^\n]*)")  # on the data with a line end before it
+QUOTES = re.compile("''+")
+NOT_TEXT = ("ref", "table", "gallery")
 DOC_TITLE = re.compile(rb'\btitle="(.*?)"(?=\s+\w+=|\s*>\s*$)')
 
 
@@ -164,16 +166,24 @@ def _articles(data: bytes, site: Site) -> Starts:
         if page.namespace != 0 or page.leads_to != ARTICLE:
             continue
         code = mwparserfromhell.parse(from_xml(page.text, "replace").replace("\0", ""), skip_style_tags=True)
-        for link in code.filter_wikilinks(recursive=False):
-            prefix, colon, _ = str(link.title).partition(":")
-            if colon and site.namespaces.get(prefix.strip().lower()):  # files with their captions, categories
-                code.remove(link, recursive=False)
-        text = code.strip_code().encode(errors="replace") + b"\n"
+        nodes = [node for node in code.nodes if _is_text(node, site)]
+        # Bold and italics are runs of apostrophes, closed or not; the library takes out closed ones only.
+        text = QUOTES.sub("", code.__class__(nodes).strip_code()).encode(errors="replace") + b"\n"
         texts.append(text)
         places.append(at)
         titles.append(page.title)
         at += len(text)
     return Starts(b"".join(texts), places, titles)
+
+
+def _is_text(node: Any, site: Site) -> bool:
+    """Whether a node of an article is part of its text; files with their captions, categories and notes are not."""
+    from mwparserfromhell.nodes import Tag, Wikilink
+
+    if isinstance(node, Wikilink):
+        prefix, colon, _ = str(node.title).partition(":")
+        return not (colon and site.namespaces.get(prefix.strip().lower()))
+    return not (isinstance(node, Tag) and str(node.tag).strip().lower() in NOT_TEXT)
 
 
 def blank_lines(data: bytes, stretches: np.ndarray) -> np.ndarray:
