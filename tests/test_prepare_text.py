@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import re
+import subprocess
 import sys
 from collections import Counter
 
@@ -375,3 +376,19 @@ def test_real_articles_of_a_real_dump(tmp_path, data):
     assert report.counts["documents"] == 7
     assert report.counts["left out"] == 0
     assert "{{" not in "".join(Corpus.open(tmp_path / "corpus").vocab.names(range(report.counts["unigrams"])))
+
+
+def test_the_command_as_a_process_takes_stdin_and_prints_one_document(tmp_path, mini):
+    command = [sys.executable, "-m", "superbloom", "prepare", "text", "-", "--out", "corpus", "--json"]
+    command += ["--wordpieces", mini.name, "--errors", "replace", "--workers", "2"]
+    given = TEXT.encode() + b"\n\ncaf\xe9\n"
+    done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["corpus"], told["counts"]["documents"]) == ("corpus", 4)
+    assert Corpus.open(tmp_path / "corpus").info["source"] == "-"
+    done = subprocess.run(command[:-4], cwd=tmp_path, input=given, capture_output=True, timeout=120)
+    assert done.returncode == 2
+    assert b"error: line 9 of '-' is not UTF-8 (byte 0xe9 at position 3 of the line)" in done.stderr
+    assert done.stdout == b""
+    assert {entry.name for entry in tmp_path.iterdir()} == {"vocab.txt", "corpus"}
