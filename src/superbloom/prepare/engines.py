@@ -17,6 +17,7 @@ import ibis
 import ibis.expr.types as ir
 
 from superbloom.errors import InputError
+from superbloom.prepare.duck import duckdb_told
 
 LEAST_MEMORY = 0.25  # GB
 MOST_MEMORY = 100_000
@@ -65,8 +66,6 @@ class DuckDB:
 
 @contextmanager
 def _duckdb(folder: Path, memory: float) -> Iterator[Engine]:
-    import duckdb
-
     limit = memory / 2  # the rest is for what is not DuckDB: this process itself, pieces being read and written
     backend = ibis.duckdb.connect(
         memory_limit=f"{int(limit * 1000)}MB",
@@ -76,14 +75,8 @@ def _duckdb(folder: Path, memory: float) -> Iterator[Engine]:
     )
     backend.raw_sql("SET enable_progress_bar = false")  # it would go to standard output
     try:
-        yield DuckDB(backend)
-    except RuntimeError as error:
-        if "interrupted" in str(error):  # what Ctrl-C is to DuckDB
-            raise KeyboardInterrupt from None
-        raise
-    except duckdb.Error as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"DuckDB gave up: {reason}; raise --memory, or make room where --out lies") from None
+        with duckdb_told():
+            yield DuckDB(backend)
     finally:
         backend.disconnect()
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from superbloom.errors import InputError
+from superbloom.prepare.duck import duckdb_told
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.text.wordpieces import PIECES, train_word_pieces
 from superbloom.vocab import Kind, Vocab
@@ -33,15 +34,9 @@ def counted(folder: Path, parts: Sequence[Part], memory: int, threads: int) -> I
     config: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": threads, "temp_directory": str(folder)}
     database = duckdb.connect(str(folder / "counts.duckdb"), config=config | {"preserve_insertion_order": False})
     try:
-        database.execute("SET enable_progress_bar = false")
-        yield Counts(database, folder, parts)
-    except RuntimeError as error:
-        if "interrupted" in str(error):  # what Ctrl-C is to DuckDB
-            raise KeyboardInterrupt from None
-        raise
-    except duckdb.Error as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"DuckDB gave up: {reason}; raise --memory, or make room where --out lies") from None
+        with duckdb_told():
+            database.execute("SET enable_progress_bar = false")
+            yield Counts(database, folder, parts)
     finally:
         database.close()
 
