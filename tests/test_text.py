@@ -287,9 +287,11 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
         "ella fitzgerald",
         "miles davis",
     ]
-    for name in ("new york city", " york", "york ", " ", ""):
-        with pytest.raises(InputError, match=f"{name!r} given; in text a name is a word, or two with one space"):
+    for name in ("new york city", " york", "york ", " ", "", "don't"):
+        with pytest.raises(InputError, match=f"{name!r} given; in text a name is a word or two, and this one is read"):
             vocab.extended([name])
+    with pytest.raises(InputError, match="'Ella' given; .* and this one is read as 'ella'"):
+        vocabulary(names).extended(["Ella"])
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,15 @@ class Reader:
         names = [self.names[number] for number in used.tolist()]
         return Words(names, renumbered[numbers], begins_word[:-1], starts, firsts)
 
+    def written(self, text: str) -> str:
+        """The words of a text with a space between them.
+
+        >>> Reader().written("Ça va?")
+        'ca va ?'
+        """
+        words = self.read(text.encode())
+        return " ".join(words.names[number] for number in words.numbers)
+
     def _look_up(self, data: bytes, starts: np.ndarray, stretches: pa.Array) -> np.ndarray:
         """The known stretch or mark at each start; new ones are learnt."""
         encoded = stretches.dictionary_encode()

@@ -159,9 +159,13 @@ class Vocab:
         counts = np.concatenate([self.counts, np.zeros(len(new), np.int64)])
         if self.kinds is None:
             return self.from_ranked(whole, counts), new
+        for name in new:
+            written = self.segmenter.reader.written(name)
+            if written != name or len(name.split(" ")) > 2 or not name:
+                raise InputError(
+                    f"{name!r} given; in text a name is a word or two, and this one is read as {written!r}"
+                )
         spaces = _spaces(added)
-        if spaces.max() > 1:
-            raise InputError(f"{new[int(spaces.argmax())]!r} given; in text a name is a word, or two with one space")
         kinds = np.concatenate([self.kinds, np.where(spaces == 1, Kind.BIGRAM, Kind.UNIGRAM).astype(np.int8)])
         return self.from_ranked(whole, counts, kinds, self.normalisation), new
 
