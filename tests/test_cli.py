@@ -9,10 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import superbloom
-from superbloom import store
+from superbloom import Corpus, store
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
@@ -392,3 +393,15 @@ def test_every_public_name_can_be_imported():
         assert getattr(superbloom, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = superbloom.nothing
+
+
+@pytest.mark.parametrize("kind", ["sequences", "interactions"])
+def test_after_training_the_next_command_is_told(tmp_path, kind):
+    if kind == "sequences":
+        corpus, hint = Corpus.from_sequences([["a", "b", "c"]] * 30), 'predict model NAME… "[MASK]"'
+    else:
+        events = pa.table({"user_id": [1, 1, 1, 2, 2, 2] * 5, "item_id": [1, 2, 3] * 10})
+        corpus, hint = Corpus.from_interactions(events), "recommend model corpus --user USER"
+    corpus.save(tmp_path / "corpus")
+    options = ("--steps", 1, "--dim", 16, "--ffn-dim", 16, "--alpha", 1, "--num-hashes", 1)
+    assert hint in run("train", "corpus", "--out", "model", *options, cwd=tmp_path).stdout

@@ -70,7 +70,7 @@ def test_some_users_some_items(fitted):
     assert len(found) == 6  # no more than there are
     with pytest.warns(UserWarning, match=r"2 users not among the 300 known ones: 'nobody', 'no one'; left out"):
         assert fitted.recommend(["nobody", "user 1", "no one"], k=1)["user"].tolist() == ["user 1"]
-    with pytest.raises(InputError, match=r"1 users not among .* leave them out, or give strict=False"):
+    with pytest.raises(InputError, match=r"1 users not among .* leave them out, or ask without strict"):
         fitted.recommend(["nobody"], strict=True)
     with pytest.raises(InputError, match="'user 1' given as users"):
         fitted.recommend("user 1")

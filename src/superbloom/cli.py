@@ -333,8 +333,12 @@ def train(
             f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}, "
             f"with the weights of step {result['taken']:,}. Next:"
         )
-        asked = '--text "… [MASK] …"' if result["reads text"] else 'NAME… "[MASK]"'
-        typer.echo(f"  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} predict {q(out)} {asked}")
+        ask = {
+            "text": f'predict {q(out)} --text "… [MASK] …"',
+            "interactions": f"recommend {q(out)} {q(corpus)} --user USER",
+            "sequences": f'predict {q(out)} NAME… "[MASK]"',
+        }
+        typer.echo(f"  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} {ask[result['learnt from']]}")
 
 
 @app.command()

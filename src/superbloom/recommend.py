@@ -95,7 +95,7 @@ def _leave_out(what: str, unknown: Sequence[str | None], known: int, strict: boo
     shown = ", ".join(map(repr, unknown[:SHOWN])) + (", …" if len(unknown) > SHOWN else "")
     message = f"{len(unknown):,} {what} not among the {known:,} known ones: {shown}"
     if strict:
-        raise InputError(f"{message}; leave them out, or give strict=False")
+        raise InputError(f"{message}; leave them out, or ask without strict")
     warnings.warn(f"{message}; left out", UserWarning, stacklevel=4)
 
 
