@@ -15,6 +15,19 @@ PAPER = {
     "baseline-h256": ("254.4M", ".372 / .574 / .633"),
     "hash20-h1024": ("246.3M", ".392 / .585 / .645"),
 }
+# Figure 5: what the paper's largest hashed model answers, mask by mask.
+FIGURE_5 = {
+    "Miles Davis is a Jazz musician, he is similar to [MASK].": [
+        "miles_davis john_coltrane charlie_parker thelonious_monk dizzy_gillespie bill_evans billie_holiday "
+        "duke_ellington humans_is louis_armstrong"
+    ],
+    "Empire state building is an iconic site of [MASK1] , it is close to [MASK2] .": [
+        "the_city new_york lower_manhattan manhattan the_neighborhood downtown wall_street the_area harlem "
+        "architecture",
+        "central_park city_hall times_square wall_street union_station broadway lower_manhattan the_pentagon "
+        "fifth_avenue carnegie_hall",
+    ],
+}
 COLORS = ("#9aa5b1", "#d1495b", "#4d5b6a", "#1f6f8b")
 
 
@@ -78,6 +91,9 @@ def examples(models: dict[str, Any]) -> str:
                 mask = f", mask {number}" if len(cell["examples"][text]) > 1 else ""
                 proof = "certified" if answers[0]["certified"] else "not certified"
                 lines.append(f"- {name}{mask}: {' '.join(a['name'] for a in answers)} ({proof})")
+        for number, answers in enumerate(FIGURE_5.get(text, []), 1):
+            mask = f", mask {number}" if len(FIGURE_5[text]) > 1 else ""
+            lines.append(f"- the paper's hash20-h1024{mask}: {answers}")
         lines.append("")
     return "\n".join(lines).rstrip()
 
