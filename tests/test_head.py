@@ -180,7 +180,7 @@ def test_shapes_without_storage(shape):
         network = Network(config).eval()
         tokens, where, places = (torch.zeros(5, *size, dtype=torch.long) for size in ((7, m), (7,), (2,)))
     # subtle: whether there is padding is asked of its values, so it alone lies on the CPU
-    y = network.encode(tokens, where, torch.zeros(5, 7, dtype=torch.bool), places, places)
+    y = network.encode(tokens, where, torch.zeros(5, 7, dtype=torch.bool), places, places, where)
     assert (y.shape, y.is_meta) == ((5, 2, m, 48), True)
     y = y.flatten(0, 1)
     assert network.log_probs(y).shape == (10, m, buckets)
