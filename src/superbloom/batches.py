@@ -18,7 +18,7 @@ from torch import Tensor
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing import Special
-from superbloom.segments import Segments, cut, draws_for, room
+from superbloom.segments import Segments, cut, draws_for, lengths, room
 
 MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
 
@@ -74,9 +74,9 @@ class Batches:
         self.first = rank * self.share
         self.strangers: np.ndarray | None = None
         if corpus.sentences is not None:  # a long document is read more often than a short one
-            lengths = (corpus.ends - corpus.offsets[:-1])[self.rows]
+            size = (corpus.ends - corpus.offsets[:-1])[self.rows]
             self.strangers = self.rows if next_sentence else None
-            self.rows = np.repeat(self.rows, -(-lengths // room(corpus, seq_len)))
+            self.rows = np.repeat(self.rows, -(-size // room(corpus, seq_len)))
         elif next_sentence:
             raise InputError("next_sentence=True, but the rows of this corpus have no sentences; prepare text does")
         # Some draws for the segment, then for each element: whether it is masked, how, and by what.
@@ -86,10 +86,9 @@ class Batches:
     def __getitem__(self, step: int) -> Batch:
         examples = step * self.batch_size + np.arange(self.batch_size)
         rows, ours = self._row(examples), slice(self.first, self.first + self.share)
-        uniform, total = self._uniform(examples[ours][0], self.share), 0
+        uniform = self._uniform(examples[ours][0], self.share)
         if self.strangers is None:
-            length = np.minimum(self.corpus.ends[rows] - self.corpus.offsets[rows], room(self.corpus, self.seq_len))
-            total = int(self._wanted(length).sum())
+            total = int(self._wanted(lengths(self.corpus, rows, self.seq_len)).sum())
             segments = self._cut(rows[ours], uniform)
         else:  # how long a segment is depends on what it ends with, so that all have to be cut to know the total
             whole = self._cut(rows, self._uniform(examples[0], self.batch_size))

@@ -48,6 +48,11 @@ def room(corpus: Corpus, seq_len: int) -> int:
     return seq_len - FRAME
 
 
+def lengths(corpus: Corpus, rows: np.ndarray, seq_len: int) -> np.ndarray:
+    """How many ids of each row do; a stranger at the end may bring fewer."""
+    return np.minimum(corpus.ends[rows] - corpus.offsets[rows], room(corpus, seq_len))
+
+
 def cut(
     corpus: Corpus, rows: np.ndarray, uniform: np.ndarray, seq_len: int, strangers: np.ndarray | None = None
 ) -> Segments:
@@ -58,7 +63,7 @@ def cut(
     >>> found.ids.tolist(), found.at.tolist()
     ([[1, 2, 3], [4, 5, -1]], [[1, 2, 3], [4, 5, -1]])
     """
-    length = np.minimum(corpus.ends[rows] - corpus.offsets[rows], room(corpus, seq_len))
+    length = lengths(corpus, rows, seq_len)
     start = _start(corpus, rows, uniform[:, 0], length)
     if corpus.sentences is None:
         column = np.arange(length.max())

@@ -286,13 +286,13 @@ class Objective(nn.Module):
             places = F.pad(places, (1, 0))
         with room_for(f"the activations of {len(ids)} segments", "lower --batch-size, --seq-len, --dim or --layers"):
             y = self.model.encode(ids, places)
-        first, y = (y[:, 0, 0], y[:, 1:]) if follows is not None else (y[:, 0, 0], y)
+        asked = y if follows is None else y[:, 1:]
         with room_for("the loss", "lower --logits-mb or --batch-size, or raise --alpha"):
-            loss = self.loss(y[targets >= 0], targets[targets >= 0], seed)
+            loss = self.loss(asked[targets >= 0], targets[targets >= 0], seed)
         loss = loss * (processes / (total * self.model.config.num_hashes))
         if follows is not None:
             assert self.network.follows is not None
-            told = F.cross_entropy(self.network.follows(first), follows, ignore_index=-1, reduction="sum")
+            told = F.cross_entropy(self.network.follows(y[:, 0, 0]), follows, ignore_index=-1, reduction="sum")
             loss = loss + told * (processes / self.config.batch_size)
         return loss
 
