@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import between_marks, surroundings
+from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig
@@ -119,7 +119,7 @@ def curves(given: argparse.Namespace, results: dict[str, Any]) -> None:
                 passed = passes(superbloom.metrics["history"], cells["yardstick"])
                 shown = {part: cell["after"][str(minutes)][part] for part in ("steps", "validation", "test")}
                 print(f"{name}, {model}, {minutes} min: {shown}, passed: {passed}", flush=True)
-                keep(results)
+                keep(RESULTS, results)
 
 
 def taken(superbloom: Superbloom) -> dict[int, float]:
@@ -153,7 +153,7 @@ def changes(given: argparse.Namespace, results: dict[str, Any]) -> None:
             "validation": taken(superbloom),
         }
         print(setting, results["changes"]["runs"][setting], flush=True)
-        keep(results)
+        keep(RESULTS, results)
 
 
 def profile(given: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ def profile(given: argparse.Namespace, results: dict[str, Any]) -> None:
             "targets": int(np.mean([step.batches[number].total for number in range(5, 5 + PROFILED)])),
         }
         print(label, json.dumps(results["profile"][label], indent=1), flush=True)
-    keep(results)
+    keep(RESULTS, results)
 
 
 class Step:
@@ -200,12 +200,6 @@ class Step:
             clip(self.model.network.parameters(), self.config.clip)
             self.optimizer.step()
             self.optimizer.zero_grad()
-
-
-def keep(results: dict[str, Any]) -> None:
-    temporary = RESULTS.with_suffix(".new")
-    temporary.write_text(json.dumps(results | surroundings(), indent=1, ensure_ascii=False) + "\n")
-    temporary.replace(RESULTS)
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:

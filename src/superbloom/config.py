@@ -272,13 +272,15 @@ SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
 # Text: masks as in BERT, and no start from co-occurrence, which takes longer than what it brings (docs/log.md).
 TEXT = {"positions": True, "seq_len": 64}
 TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64, "warm_start": False}
-PRESET_NAMES = (*PRESETS, "sequence", "text")
+OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"sequence": (SEQUENCE, {}), "text": (TEXT, TEXT_TRAINING)}
+PRESET_NAMES = (*PRESETS, *OURS)
 
 
 def preset_options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a preset decides of a model, all but its names for one of the paper, and of its training."""
     if name not in PRESET_NAMES:
         raise InputError(f"preset {name!r} given; {', '.join(PRESET_NAMES)} are allowed")
-    if name in ("sequence", "text"):
-        return (dict(SEQUENCE), {}) if name == "sequence" else (dict(TEXT), dict(TEXT_TRAINING))
+    if name in OURS:
+        model, training = OURS[name]
+        return dict(model), dict(training)
     return {k: v for k, v in asdict(PRESETS[name].config).items() if k not in SIZES}, PRESETS[name].training
