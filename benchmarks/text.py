@@ -141,7 +141,7 @@ def rate(batches: list[Any], whole: Training, optimizer: Any) -> dict[str, Any]:
 def export(corpus: Corpus, config: ModelConfig, training: TrainConfig, path: Path) -> None:
     """The same segments with 15 % masked as BERT does it; special ids after the others, labels −100 elsewhere."""
     from superbloom.batches import Batches
-    from superbloom.hashing import Special
+    from superbloom.special import Special
 
     batches = Batches(
         corpus, seq_len=config.seq_len, batch_size=training.batch_size, mask_share=0.15, seed=training.seed

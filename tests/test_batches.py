@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from superbloom.batches import Batches
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.hashing import Special
+from superbloom.special import Special
 from superbloom.train import _Stream
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superbloom.errors import InputError
-from superbloom.hashing import BloomHash, Special, max_alpha
+from superbloom.hashing import BloomHash, max_alpha
+from superbloom.special import Special
 
 
 def assert_sound(bloom: BloomHash) -> None:

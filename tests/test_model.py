@@ -6,7 +6,7 @@ from torch import nn
 
 from superbloom.config import PRESETS, ModelConfig
 from superbloom.errors import InputError
-from superbloom.hashing import Special
+from superbloom.special import Special
 from superbloom.model import Layer, Model, Network
 from superbloom.vocab import Vocab
 

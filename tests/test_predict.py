@@ -9,7 +9,7 @@ import torch
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, deciles, evaluate, ranks, recall
-from superbloom.hashing import Special
+from superbloom.special import Special
 from superbloom.predict import Predictor
 from superbloom.search import exhaustive
 from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity

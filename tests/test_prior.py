@@ -14,7 +14,8 @@ from superbloom.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate
 from superbloom.config import ModelConfig
 from superbloom.corpus import split_of
 from superbloom.evaluate import HeldOut
-from superbloom.hashing import BloomHash, Special, max_alpha
+from superbloom.hashing import BloomHash, max_alpha
+from superbloom.special import Special
 from superbloom.model import Model
 from superbloom.predict import Predictor
 from superbloom.prior import Prior, surplus

@@ -13,7 +13,7 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut
-from superbloom.hashing import Special
+from superbloom.special import Special
 from superbloom.segments import cut, draws_for
 from superbloom.train import TrainConfig, Training
 

@@ -7,14 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from superbloom.answers import Prediction
     from superbloom.api import Superbloom
+    from superbloom.client import Client
     from superbloom.config import PRESETS, ModelConfig, TrainConfig
     from superbloom.corpus import Corpus
     from superbloom.errors import InputError
     from superbloom.hashing import BloomHash
-    from superbloom.predict import MASK, Prediction, Predictor
+    from superbloom.predict import Predictor
     from superbloom.scoring import Bonus
     from superbloom.search import TopK, exhaustive, top_k
+    from superbloom.special import MASK
     from superbloom.vocab import Vocab
 
 __version__ = "0.1.0"
@@ -27,8 +30,9 @@ _HOME = {
     "Corpus": "corpus",
     "InputError": "errors",
     "BloomHash": "hashing",
-    "MASK": "predict",
-    "Prediction": "predict",
+    "Client": "client",
+    "MASK": "special",
+    "Prediction": "answers",
     "Predictor": "predict",
     "Bonus": "scoring",
     "TopK": "search",
@@ -41,6 +45,7 @@ __all__ = [
     "PRESETS",
     "BloomHash",
     "Bonus",
+    "Client",
     "Corpus",
     "InputError",
     "ModelConfig",

@@ -12,16 +12,18 @@ from typing import Any
 import pyarrow.compute as pc
 
 from superbloom import growth, store
+from superbloom.answers import Prediction
 from superbloom.calibrate import calibrate
 from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
-from superbloom.hashing import Special, check_sizes, max_alpha
+from superbloom.hashing import check_sizes, max_alpha
 from superbloom.memory import check_memory
 from superbloom.model import Model
-from superbloom.predict import Prediction, Predictor
+from superbloom.predict import Predictor
 from superbloom.processes import main_process
+from superbloom.special import Special
 
 DEFAULT_MINUTES = 5.0
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.hashing import Special
 from superbloom.segments import Segments, cut, draws_for, lengths, room
+from superbloom.special import Special
 
 MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
 

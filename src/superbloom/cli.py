@@ -23,6 +23,9 @@ from superbloom import __version__
 from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig
 from superbloom.errors import InputError, out_of_memory
 from superbloom.processes import main_process
+from superbloom.serve.settings import Settings
+
+LIMITS = Settings()
 
 app = typer.Typer(
     help="A Transformer for catalogues of ids too large for a softmax: Wikipedia entities, products, words.",
@@ -47,6 +50,9 @@ MaxRounds = Annotated[
     int | None, typer.Option(help="Stop after so many rounds, certified or not. (default: until certified)")
 ]
 Precision = Annotated[str, typer.Option(help="How output weights are held: fp32, bf16 or int8.")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
+]
 WithPrior = Annotated[bool, typer.Option("--prior/--no-prior", help="Weigh in how frequent names are.")]
 
 
@@ -401,7 +407,9 @@ def evaluate(
 
 @app.command()
 def predict(
-    model: ModelFolder,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A model folder; left out with --server.", show_default=False)
+    ] = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict, put at the end if left out."),
@@ -428,30 +436,39 @@ def predict(
     min_score: Annotated[float | None, typer.Option(help="Answer with no name that scores less.")] = None,
     precision: Precision = "fp32",
     prior: WithPrior = True,
+    server: Annotated[str | None, typer.Option(help="Ask the server at this address, instead of a folder.")] = None,
+    api_key: ApiKey = None,
     json_: Json = False,
 ) -> None:
     """The most likely names for each [MASK] of a context, with the certificate."""
-    from superbloom.run import predict as run
-
+    if model is None and server is None:
+        raise InputError("give a model folder, or --server with the address of one that `superbloom serve` made")
+    if server is not None:
+        names = [*([] if model is None else [model]), *(names or [])]
     if (not names) == (text is None):
         raise InputError("give the names of a context, or a --text with [MASK], and not both")
     context = names or text or ""
+    options: dict[str, Any] = {
+        "exclude_context": exclude_context,
+        "allow_file": allow_file,
+        "beam": beam,
+        "max_rounds": max_rounds,
+        "combine": combine,
+        "exclude": exclude or [],
+        "allow": allow or [],
+        "min_score": min_score,
+    }
     with _warnings_as_lines():
-        found = run(
-            model,
-            context,
-            k,
-            precision=precision,
-            prior=prior,
-            exclude_context=exclude_context,
-            allow_file=allow_file,
-            beam=beam,
-            max_rounds=max_rounds,
-            combine=combine,
-            exclude=exclude or [],
-            allow=allow or [],
-            min_score=min_score,
-        )
+        if server is not None:
+            from superbloom.ask import ask_server
+
+            if precision != "fp32" or not prior:
+                raise InputError("--precision and --prior are the server's to choose; leave them out with --server")
+            found = ask_server(server, api_key, context, k, **options)
+        else:
+            from superbloom.run import predict as run
+
+            found = run(Path(str(model)), context, k, precision=precision, prior=prior, **options)
     if json_:
         _print_json({"context": context, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
         return
@@ -474,6 +491,58 @@ def _proof(predictions: list[Any]) -> str:
     if not predictions:
         return "no name is left: all are excluded, or score less than --min-score"
     return "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
+
+
+@app.command()
+def serve(
+    model: ModelFolder,
+    host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a key.")] = LIMITS.host,
+    port: Annotated[int, typer.Option(help="0 is any that is free.", min=0, max=65535)] = LIMITS.port,
+    api_key: ApiKey = None,
+    precision: Precision = "fp32",
+    prior: WithPrior = True,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder that `evaluate --out` wrote: for the page's report.")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page once the model is loaded.")] = True,
+    max_k: Annotated[int, typer.Option(help="Names of one answer, at most.", min=1)] = LIMITS.max_k,
+    max_context: Annotated[
+        int | None, typer.Option(help="Names of one context, at most. (default: what the model reads)", min=1)
+    ] = None,
+    max_queries: Annotated[int, typer.Option(help="Contexts of one request, at most.", min=1)] = LIMITS.max_queries,
+    max_filter: Annotated[
+        int, typer.Option(help="Names that a query excludes or allows, at most.", min=1)
+    ] = LIMITS.max_filter,
+    max_body: Annotated[int, typer.Option(help="Bytes of one request, at most.", min=1)] = LIMITS.max_body,
+    seconds: Annotated[float, typer.Option(help="Seconds within which a request is answered, or refused.")] = (
+        LIMITS.seconds
+    ),
+    batch: Annotated[int, typer.Option(help="Contexts computed together, at most.", min=1)] = LIMITS.batch,
+    queue: Annotated[int, typer.Option(help="Contexts that may wait; beyond, 503.", min=1)] = LIMITS.queue,
+    cors: Annotated[
+        list[str] | None, typer.Option(help="Origin of another site whose pages may ask; may be repeated.")
+    ] = None,
+) -> None:
+    """A model over HTTP, and a page to play with it. Ctrl-C or SIGTERM answers what came, then ends; SIGHUP reloads."""
+    limits: dict[str, Any] = {
+        "max_k": max_k,
+        "max_context": max_context,
+        "max_queries": max_queries,
+        "max_filter": max_filter,
+        "max_body": max_body,
+        "seconds": seconds,
+        "batch": batch,
+        "queue": queue,
+    }
+    settings = Settings(host=host, port=port, api_key=api_key, cors=tuple(cors or ()), **limits)
+    try:
+        from superbloom.serve.command import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("superbloom"):
+            raise
+        raise InputError(f"{error.name} is not installed; pip install 'superbloom[serve]'") from None
+
+    run(model, settings, precision=precision, prior=prior, report=report, browser=browser, notice=_notice)
 
 
 @app.command()

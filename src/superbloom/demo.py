@@ -9,9 +9,9 @@ from rich.text import Text
 
 from superbloom.api import Superbloom, train_config
 from superbloom.folder import check_replaceable
-from superbloom.predict import MASK_TEXT
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.report import command, recall_table
+from superbloom.special import MASK_TEXT
 
 # Appendix E of the paper, as far as the entities occur in the built-in corpus.
 QUERIES = (

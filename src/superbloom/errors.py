@@ -7,12 +7,36 @@ line prints that line and exits with code 2; everything else that escapes is a d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
+
+LONGEST_SHOWN = 200  # characters of a name
 
 
 class InputError(ValueError):
     """Something given from outside cannot be used; the message says what and what to do."""
+
+
+class UnknownNameError(InputError):
+    """A name that is not in the catalogue; the closest ones are looked for when it is told.
+
+    >>> print(UnknownNameError("Copenhagan", 20_000, lambda: ["Copenhagen"]))
+    'Copenhagan' is not among the 20,000 names; closest: 'Copenhagen'
+    """
+
+    def __init__(self, name: str, known: int, find_closest: Callable[[], list[str]]) -> None:
+        super().__init__(name)
+        self.name, self.known, self._find_closest = name, known, find_closest
+
+    @cached_property
+    def closest(self) -> list[str]:
+        return self._find_closest()
+
+    def __str__(self) -> str:
+        given = repr(self.name) if len(self.name) <= LONGEST_SHOWN else f"{self.name[:LONGEST_SHOWN]!r}…"
+        close = ", ".join(map(repr, self.closest))
+        return f"{given} is not among the {self.known:,} names" + (f"; closest: {close}" if close else "")
 
 
 @contextmanager

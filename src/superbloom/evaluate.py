@@ -19,10 +19,10 @@ from torch import Tensor
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.hashing import Special
 from superbloom.predict import Predictor
 from superbloom.search import TopK
 from superbloom.segments import cut, draws_for
+from superbloom.special import Special
 from superbloom.vocab import Kind
 
 KS = (1, 10, 20)

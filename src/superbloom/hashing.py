@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -25,16 +24,7 @@ import torch
 from torch import Tensor
 
 from superbloom.errors import InputError
-
-
-class Special(IntEnum):
-    """Ids that stand for no name. Negative, so that they stay what they are when the catalogue grows."""
-
-    PAD = -1
-    MASK = -2
-    CLS = -3
-    SEP = -4
-
+from superbloom.special import Special
 
 # Rounds of random repair before the regular construction takes over; 5.3M ids at alpha=50 need three.
 REPAIR_ROUNDS = 64

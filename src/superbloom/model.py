@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superbloom.config import ModelConfig
-from superbloom.hashing import BloomHash, Special
+from superbloom.hashing import BloomHash
 from superbloom.prior import Prior
+from superbloom.special import Special
 from superbloom.vocab import Vocab
 
 NOWHERE = -1  # the place of an element that has none

@@ -9,42 +9,70 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from superbloom.answers import Found, Prediction
 from superbloom.errors import InputError
-from superbloom.hashing import Special
+from superbloom.explain import explain
 from superbloom.head import Head
 from superbloom.model import Model
 from superbloom.scoring import Bonus, Combine, is_sum
 from superbloom.search import TopK, top_k
+from superbloom.special import MASK_TEXT, Special
 
-MASK = Special.MASK
-MASK_TEXT = "[MASK]"
 MASKS = re.compile(r"\[MASK\d*\]")  # in a text; the paper numbers them: [MASK1], [MASK2]
 # Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
 CHUNK_BYTES = 128 * 2**20
 CHUNK = 256
+MOST_EXPLAINED = 512  # distributions to explain one query
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """A name with its score.
+class Query:
+    """What is asked of a model, in ids and checked: a context with the places to predict, and which ids may answer."""
 
-    Its share of the probability of all names that may be answered lies between at_least and probability: the second
-    is its share of what was scored, the first counts all that was not scored as if it were as likely as it can be.
-    """
+    ids: tuple[int, ...]  # special ids among them
+    k: int
+    beam: int | None = None
+    max_rounds: int | None = None
+    combine: str | Sequence[float] | Combine = "sum"
+    exclude: Tensor | None = None
+    allow: Tensor | None = None
+    min_score: float | None = None
+    explain: bool = False
+    unread: tuple[str, ...] = ()  # words of a text that no entry spells
 
-    name: str
-    score: float
-    certified: bool
-    probability: float
-    at_least: float
+    @property
+    def places(self) -> list[int]:
+        return [place for place, id_ in enumerate(self.ids) if id_ == Special.MASK]
+
+    @property
+    def elements(self) -> list[int]:
+        """Places of what is known."""
+        return [place for place, id_ in enumerate(self.ids) if id_ >= 0]
+
+    @property
+    def contexts(self) -> list[tuple[int, ...]]:
+        """What the network has to read: the context, and to explain, the same without each of its elements."""
+        without = [(*self.ids[:p], int(Special.MASK), *self.ids[p + 1 :]) for p in self.elements if self.explain]
+        return [self.ids, *without]
+
+    @property
+    def rows(self) -> int:
+        """How many distributions this takes."""
+        return len(self.places) * (1 + len(self.elements) * self.explain)
+
+    @property
+    def searched_with(self) -> tuple[Any, ...] | None:
+        """Queries with equal ones may be searched together; None may not."""
+        alone = self.allow is not None or not is_sum(self.combine)
+        return None if alone else (self.k, self.beam, self.max_rounds)
 
 
 class Predictor:
@@ -60,7 +88,18 @@ class Predictor:
         self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
 
-    def predict(
+    def predict(self, context: Sequence[str | Special] | str, k: int = 10, **options: Any) -> list[list[Prediction]]:
+        """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
+
+        The context is a list of names, or of a model of text, a text with [MASK]. There a name of two words is answered
+        as in the paper: miles_davis. Options are those of query.
+        """
+        query = self.query(context, k, **options)
+        if query.unread:
+            warnings.warn(f"{query.unread[0]!r} cannot be read with these word pieces; left out", stacklevel=2)
+        return [found.predictions for found in self.answer([query])[0]]
+
+    def query(
         self,
         context: Sequence[str | Special] | str,
         k: int = 10,
@@ -71,16 +110,14 @@ class Predictor:
         exclude: Iterable[str] = (),
         allow: Iterable[str] | None = None,
         min_score: float | None = None,
-    ) -> list[list[Prediction]]:
-        """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
-
-        The context is a list of names, or of a model of text, a text with [MASK]. There a name of two words is answered
-        as in the paper: miles_davis.
+        explain: bool = False,
+    ) -> Query:
+        """A query of names in ids; InputError if one is unknown, or there are too many.
 
         exclude are names that may not be answered, allow the only ones that may; none that scores less than
-        min_score is. The prior is a term of the sum: with another combine it is left out.
+        min_score is. The prior is a term of the sum: with another combine it is left out. explain tells why.
         """
-        ids = self._text_ids(context) if isinstance(context, str) else self._ids(context)
+        ids, unread = self._text_ids(context) if isinstance(context, str) else (self._ids(context), [])
         if Special.MASK not in ids:
             ids.append(Special.MASK)
         if self.model.vocab.kinds is not None:
@@ -88,19 +125,94 @@ class Predictor:
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
-        places = [place for place, id_ in enumerate(ids) if id_ == Special.MASK]
-        found = self.search(
-            self.log_probs(torch.tensor([ids]), torch.tensor([places])),
+        if explain and not is_sum(combine):
+            raise InputError(f"combine={combine!r} cannot be explained; only the sum, in which parts add up, can")
+        query = Query(
+            tuple(ids),
             min(k, len(self.model.target_vocab)),  # more are not there
-            beam=beam,
-            max_rounds=max_rounds,
-            combine=combine,
-            exclude=self._target_ids("exclude", exclude),
-            allow=None if allow is None else self._target_ids("allow", allow),
-            min_score=min_score,
-            temperature=self.temperature,
+            beam,
+            max_rounds,
+            combine,
+            self._target_ids("exclude", exclude),
+            None if allow is None else self._target_ids("allow", allow),
+            min_score,
+            explain,
+            tuple(unread),
         )
-        return [self._predictions(found, row) for row in range(len(places))]
+        if explain and query.rows > MOST_EXPLAINED:
+            raise InputError(
+                f"{len(query.places)} masks in {len(query.elements)} elements given; to explain takes {query.rows:,} "
+                f"distributions, up to {MOST_EXPLAINED:,} are allowed: explain fewer masks, or a shorter context"
+            )
+        return query
+
+    def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
+        """The answers to many queries, for each a list with one for each mask; those that fit share one product."""
+        answers: list[list[Found]] = []
+        for part in _parts(queries, self.chunk):
+            answers += self._answer(part)
+        return answers
+
+    def _answer(self, queries: Sequence[Query]) -> list[list[Found]]:
+        contexts = [context for query in queries for context in query.contexts]
+        places = [query.places for query in queries for _ in query.contexts]
+        most = max(map(len, places))
+        asked = torch.tensor([row + row[:1] * (most - len(row)) for row in places])
+        wanted = (torch.arange(most) < torch.tensor([[len(row)] for row in places])).view(-1)
+        y = self.model.encode_only(_padded(contexts, Special.PAD), asked)
+        log_probs = self.head.log_probs(y if bool(wanted.all()) else y[wanted.to(y.device)])
+        shares = log_probs.split([query.rows for query in queries])
+        found = self._search_queries(
+            queries, [share[: len(q.places)] for q, share in zip(queries, shares, strict=True)]
+        )
+        return [
+            [
+                replace(mask, explanation=explain(self, query, place, ids, share.unflatten(0, (-1, len(query.places)))))
+                for place, (mask, ids) in enumerate(masks)
+            ]
+            if query.explain
+            else [mask for mask, _ in masks]
+            for query, share, masks in zip(queries, shares, found, strict=True)
+        ]
+
+    def _search_queries(
+        self, queries: Sequence[Query], log_probs: Sequence[Tensor]
+    ) -> list[list[tuple[Found, Tensor]]]:
+        """What is found for each mask of each query, with its ids; queries with like options are searched together."""
+        together: dict[Any, list[int]] = {}
+        for number, query in enumerate(queries):
+            options = query.searched_with
+            together.setdefault(number if options is None else options, []).append(number)
+        answers: dict[int, list[tuple[Found, Tensor]]] = {}
+        for numbers in together.values():
+            group = [queries[number] for number in numbers]
+            each = [len(query.places) for query in group]
+            found = self.search(
+                torch.cat([log_probs[number] for number in numbers]) if len(group) > 1 else log_probs[numbers[0]],
+                **self.options(group),
+            )
+            masks = self._found(found)
+            for number, size in zip(numbers, each, strict=True):
+                answers[number], masks = masks[:size], masks[size:]
+        return [answers[number] for number in range(len(queries))]
+
+    def options(self, group: Sequence[Query]) -> dict[str, Any]:
+        """Options of a search for all masks of queries that are searched together."""
+        first, each = group[0], torch.tensor([len(query.places) for query in group])
+        exclude = [() if query.exclude is None else query.exclude.tolist() for query in group]
+        floors = [-torch.inf if query.min_score is None else query.min_score for query in group]
+        return {
+            "k": first.k,
+            "beam": first.beam,
+            "max_rounds": first.max_rounds,
+            "combine": first.combine,
+            "exclude": _padded(exclude, -1).repeat_interleave(each, dim=0) if any(exclude) else None,
+            "allow": first.allow,
+            "min_score": torch.tensor(floors).repeat_interleave(each)
+            if floors.count(-torch.inf) < len(floors)
+            else None,
+            "temperature": self.temperature,
+        }
 
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
         """Token log-probabilities at each place, (batch · p, m, buckets), by the head of this precision."""
@@ -131,18 +243,18 @@ class Predictor:
         prior = self.model.prior
         return prior.bonus(self.model.target_bloom) if prior is not None and self.prior else None
 
-    def _text_ids(self, text: str) -> list[int]:
+    def _text_ids(self, text: str) -> tuple[list[int], list[str]]:
+        """The ids of a text, and what of it cannot be read."""
         if self.model.vocab.kinds is None:
-            raise InputError(f"the text {text!r} given as context; give a list of names")
+            raise InputError(f"the text {text!r:.80} given as context; give a list of names")
         parts = MASKS.split(text)
         if len(parts) == 1:
             raise InputError(f"{text!r:.80} has no {MASK_TEXT}; put one where something is to be filled in")
         found = [self.model.vocab.segmenter.segment(part) for part in parts]
         pairs = zip(parts, found, strict=True)
-        if unknown := [part[slice(*span)] for part, segments in pairs for span in segments.unknown]:
-            warnings.warn(f"{unknown[0]!r} cannot be read with these word pieces; left out", UserWarning, stacklevel=3)
+        unread = [part[slice(*span)] for part, segments in pairs for span in segments.unknown]
         ids = [id_ for segments in found for id_ in (*segments.ids.tolist(), int(Special.MASK))]
-        return ids[:-1]
+        return ids[:-1], unread
 
     def _ids(self, context: Sequence[str | Special]) -> list[int]:
         vocab = self.model.vocab
@@ -158,14 +270,42 @@ class Predictor:
             raise InputError(f"the text {names!r} given as {option}; give a list of names")
         return torch.tensor([self.model.target_vocab.id(name) for name in names], dtype=torch.long)
 
-    def _predictions(self, found: TopK, row: int) -> list[Prediction]:
+    def _found(self, found: TopK) -> list[tuple[Found, Tensor]]:
+        """The answer of each row with names, and its ids."""
         assert found.mass is not None
         assert found.unscored is not None
-        certified = bool(found.certified[row])
-        scaled = found.scores[row] / self.temperature
-        shares = (scaled - found.mass[row]).exp().tolist()
-        lowest = (scaled - torch.logaddexp(found.mass[row], found.unscored[row])).exp().tolist()
-        answers = zip(found.ids[row].tolist(), found.scores[row].tolist(), shares, lowest, strict=True)
-        vocab = self.model.target_vocab
-        name = vocab.name if vocab.kinds is None else lambda id_: vocab.name(id_).replace(" ", "_")
-        return [Prediction(name(id_), score, certified, share, low) for id_, score, share, low in answers if id_ >= 0]
+        scaled = found.scores / self.temperature
+        shares = (scaled - found.mass[:, None]).exp().tolist()
+        lowest = (scaled - torch.logaddexp(found.mass, found.unscored)[:, None]).exp().tolist()
+        ids, scores, there = found.ids.tolist(), found.scores.tolist(), (found.ids >= 0).sum(dim=1).tolist()
+        proofs = zip(found.certified.tolist(), found.rounds.tolist(), found.scored.tolist(), strict=True)
+        answers = []
+        for row, (certified, rounds, scored) in enumerate(proofs):
+            columns = zip(*(column[row][: there[row]] for column in (ids, scores, shares, lowest)), strict=True)
+            predictions = [
+                Prediction(self.name(id_), score, certified, share, low) for id_, score, share, low in columns
+            ]
+            answers.append((Found(predictions, certified, rounds, scored), found.ids[row, : there[row]]))
+        return answers
+
+    def name(self, id_: int) -> str:
+        """The name of an id that is predicted; of text, two words with an underscore as in the paper."""
+        name = self.model.target_vocab.name(id_)
+        return name if self.model.target_vocab.kinds is None else name.replace(" ", "_")
+
+
+def _parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
+    """Queries in turn, as many at a time as take up to so many rows; at least one."""
+    start, taken = 0, 0
+    for number, query in enumerate(queries):
+        if taken and taken + query.rows > rows:
+            yield queries[start:number]
+            start, taken = number, 0
+        taken += query.rows
+    if taken:
+        yield queries[start:]
+
+
+def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=torch.long)

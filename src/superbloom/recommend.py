@@ -18,8 +18,8 @@ import torch
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.hashing import Special
 from superbloom.predict import Predictor
+from superbloom.special import Special
 from superbloom.vocab import Vocab
 
 SHOWN = 3  # of many unknown names

@@ -14,16 +14,19 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from superbloom import store
+from superbloom.answers import Prediction
 from superbloom.api import Superbloom
+from superbloom.ask import allowed
 from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
+from superbloom.explain import facts_of
 from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
 from superbloom.growth import room_for_more
 from superbloom.logs import LOG, PICTURES
 from superbloom.model import Model
-from superbloom.predict import Prediction, Predictor
+from superbloom.predict import Predictor
 from superbloom.prepare.files import open_lines
 from superbloom.processes import main_process
 from superbloom.progress import counting
@@ -34,7 +37,6 @@ from superbloom.report import plot_deciles
 RUN_FILE = "run.json"
 RUN_PARTS = (LOG, PICTURES)
 PLACE = ("devices", "strategy", "workers")
-MATES_SHOWN = 8
 
 
 def train(
@@ -162,10 +164,8 @@ def predict(
         if isinstance(context, str):
             raise InputError("--exclude-context goes with names; with --text, --exclude leaves out what you name")
         exclude = exclude + [name for name in context if name in predictor.model.target_vocab]
-    if allow_file is not None:
-        allow = allow + [name for name in open_lines(allow_file) if name.strip()]
+    only = allowed(allow, allow_file)
     weights = _weights(combine) if "," in combine else combine
-    only = allow if allow or allow_file is not None else None
     return predictor.predict(context, k, combine=weights, exclude=exclude, allow=only, **options)
 
 
@@ -306,10 +306,6 @@ def _name_facts(corpus: Corpus, name: str) -> dict[str, Any]:
 
 def _digest_facts(model: Model, name: str) -> dict[str, Any]:
     """The id, its tokens, and the most frequent of those it shares each bucket with."""
-    bloom, vocab = model.bloom, model.vocab
-    id_ = vocab.id(name)
-    mates = {}
-    for j, bucket in enumerate(bloom.buckets(id_).tolist()):
-        others = [other for other in bloom.members[j][bucket].tolist() if other != id_]
-        mates[f"bucket {bucket} of hash {j} is shared with"] = vocab.names(others[:MATES_SHOWN])
-    return {"id": id_, "count": vocab.count(id_), "digest": bloom.digest(id_).tolist(), **mates}
+    facts = facts_of(model, name)
+    mates = {f"bucket {b.bucket} of hash {b.hash} is shared with": b.mates for b in facts.buckets}
+    return {"id": facts.id, "count": facts.count, "digest": facts.digest, **mates}

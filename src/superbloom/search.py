@@ -49,6 +49,8 @@ class TopK:
     rounds: Tensor  # (batch,) how often buckets were opened; 0 if every id was ranked at once
     scored: Tensor  # (batch,) how many ids were scored
     width: Tensor  # (batch,) how many buckets of each hash were opened, at most
+    edge: Tensor  # (batch, m) buckets with values above it were opened; −inf if every id was ranked
+    bound: Tensor  # (batch,) what an id in no opened bucket scores at most; −inf if every id was ranked
     # With a temperature: log Σ exp(score / temperature) over the scored ids, and over the others at most.
     mass: Tensor | None = None
     unscored: Tensor | None = None
@@ -379,6 +381,7 @@ class _Search:
         queries.scored = torch.tensor(scored, dtype=torch.long, device=queries.scored.device)
         queries.certified = torch.ones_like(queries.certified)
         queries.bound = torch.full_like(queries.bound, -torch.inf)
+        queries.edge = torch.full_like(queries.edge, -torch.inf)
 
     def answer(self, queries: _Queries) -> TopK:
         scores, ids = unkey(queries.best)
@@ -389,7 +392,8 @@ class _Search:
         mass = unscored = None
         if self.temperature is not None:
             mass, unscored = queries.mass, self._unscored(queries)
-        return TopK(ids, scores, queries.certified, queries.rounds, queries.scored, queries.width, mass, unscored)
+        found = (queries.certified, queries.rounds, queries.scored, queries.width, queries.edge, queries.bound)
+        return TopK(ids, scores, *found, mass, unscored)
 
     def _unscored(self, queries: _Queries) -> Tensor:
         """At most so large is log Σ exp(score / temperature) over the ids that were not scored."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.hashing import Special
+from superbloom.special import Special
 
 FRAME = 3  # [CLS], [SEP] and [SEP]
 DRAWS = {"plain": 1, "text": 2, "strangers": 5}  # random numbers a segment

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from superbloom.arrow import read_arrow, write_arrow
-from superbloom.errors import InputError
+from superbloom.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from superbloom.text import Segmenter
@@ -33,6 +33,7 @@ ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?:[^#]
 
 # How many names a fuzzy look-up compares: the most frequent ones of each prefix range, and of all names.
 FUZZY_CANDIDATES = 20_000
+LONGEST_FUZZY = 200  # characters; what is longer is no misspelling
 
 # In the metadata of the file: how text is normalised before it is looked up.
 TEXT_KEY = b"superbloom.text"
@@ -211,28 +212,28 @@ class Vocab:
         """
         found = next((id_ for spelling in spellings(name) if (id_ := self.find(spelling)) is not None), None)
         if found is None:
-            close = ", ".join(repr(other) for other in self.closest(name))
-            raise InputError(
-                f"{name!r} is not among the {len(self):,} names" + (f"; closest: {close}" if close else "")
-            )
+            raise UnknownNameError(name, len(self), lambda: self.closest(name))
         return found
 
     def starting_with(self, prefix: str, k: int = 10) -> list[str]:
         """The k most frequent names that start with a prefix, as typed or with its case changed."""
-        return self.names(self._completions(prefix, k).tolist())
+        return self.names(self.completions(prefix, k).tolist())
 
     def closest(self, name: str, k: int = 3) -> list[str]:
         """The names a misspelt one may have meant, best first; none if nothing is near."""
         from rapidfuzz import fuzz, process
 
+        if len(name) > LONGEST_FUZZY:
+            return []
         prefixes = {name[:length] for length in (1, 2, 3, len(name) * 2 // 3)} | {""}
-        ids = np.unique(np.concatenate([self._completions(prefix, FUZZY_CANDIDATES) for prefix in prefixes]))
+        ids = np.unique(np.concatenate([self.completions(prefix, FUZZY_CANDIDATES) for prefix in prefixes]))
         candidates = self._names.take(pa.array(ids)).to_pylist()
         # Of equally similar names rapidfuzz keeps the first: the most frequent, since ids are sorted.
         found = process.extract(name, candidates, scorer=fuzz.ratio, processor=str.lower, limit=k, score_cutoff=75)
         return [candidate for candidate, _, _ in found]
 
-    def _completions(self, prefix: str, k: int) -> np.ndarray:
+    def completions(self, prefix: str, k: int) -> np.ndarray:
+        """The ids of those names."""
         if not prefix:
             return np.arange(min(k, len(self)), dtype=np.int32)
         variants = {prefix, prefix[0].upper() + prefix[1:], prefix.title(), prefix.lower(), prefix.upper()}

@@ -1,0 +1,137 @@
+"""Ask a server from Python: Client(url).predict(["Copenhagen", MASK]). Needs nothing beside the standard library.
+
+A server that is busy is asked again when it says so; whatever else it refuses is an InputError with its line.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from superbloom.answers import Prediction
+from superbloom.errors import InputError
+from superbloom.special import Special
+
+
+class Client:
+    """A server of `superbloom serve`, by its address.
+
+    key is its API key, seconds how long one answer may take, retries how often it is asked again when it is busy. It
+    holds no connection: threads may share it.
+    """
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8000", *, key: str | None = None, seconds: float = 30.0, retries: int = 3
+    ) -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        try:
+            parts.port  # noqa: B018
+        except ValueError:
+            parts = parts._replace(netloc="")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"{url!r} given; an address like http://127.0.0.1:8000 is allowed")
+        self._parts, self._key, self._seconds, self._retries = parts, key, seconds, retries
+
+    def predict(
+        self, context: Sequence[str | Special | None], k: int = 10, **options: Any
+    ) -> list[Prediction] | list[list[Prediction]]:
+        """The k best names for the [MASK] of the context, of several for each; options are those of /v1/predict."""
+        masks = self.predict_all(context, k, **options)
+        return masks[0] if len(masks) == 1 else masks
+
+    def predict_all(
+        self, context: Sequence[str | Special | None], k: int = 10, **options: Any
+    ) -> list[list[Prediction]]:
+        """The same as a list for each mask, however many there are."""
+        return _predictions(self.ask(context, k, **options))
+
+    def predict_batch(
+        self, contexts: Iterable[Sequence[str | Special | None]], k: int = 10, **options: Any
+    ) -> list[list[list[Prediction]]]:
+        """Of each context, for each of its masks, the k best names."""
+        queries = [{"context": _names(context), "k": k, **_lists(options)} for context in contexts]
+        answers = self._call("POST", "/v1/predict/batch", {"queries": queries})["answers"] if queries else []
+        return [_predictions(answer) for answer in answers]
+
+    def fill_in(self, text: str, k: int = 10, **options: Any) -> list[list[Prediction]]:
+        """What fills in each [MASK] of a text, of a model of text."""
+        return _predictions(self._call("POST", "/v1/text", {"text": text, "k": k, **_lists(options)}))
+
+    def ask(self, context: Sequence[str | Special | None], k: int = 10, **options: Any) -> dict[str, Any]:
+        """The whole answer as the server sends it, with explain=True the reasons and the certificate."""
+        return self._call("POST", "/v1/predict", {"context": _names(context), "k": k, **_lists(options)})
+
+    def names(self, prefix: str = "", k: int = 10) -> list[str]:
+        """The most frequent names that start with a prefix."""
+        found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k})}")
+        return [completion["name"] for completion in found["names"]]
+
+    def name(self, name: str) -> dict[str, Any]:
+        """A name's id, count and digest, and who shares its buckets."""
+        return self._call("GET", f"/v1/names/{quote(name, safe='')}")
+
+    def model(self) -> dict[str, Any]:
+        """What the model is, and what may be asked of it."""
+        return self._call("GET", "/v1/model")
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        for left in range(self._retries, -1, -1):
+            status, headers, found = self._send(method, path, data)
+            if status == 200:
+                return found
+            if status != 503 or not left:
+                break
+            time.sleep(min(float(headers.get("retry-after") or 1), self._seconds))
+        raise InputError(
+            str(found.get("error") or f"{self._parts.geturl()} answers {status}; is it a superbloom server?")
+        )
+
+    def _send(self, method: str, path: str, data: bytes | None) -> tuple[int, Any, dict[str, Any]]:
+        secure = self._parts.scheme == "https"
+        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = connect(str(self._parts.hostname), self._parts.port, timeout=self._seconds)
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self._key}"} if self._key else {})
+        try:
+            connection.request(method, self._parts.path.rstrip("/") + path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            raise InputError(
+                f"no answer from {self._parts.geturl()}: {reason}; is `superbloom serve` running there?"
+            ) from None
+        finally:
+            connection.close()
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {}
+        return answer.status, answer.headers, found if isinstance(found, dict) else {}
+
+
+def _names(context: Sequence[str | Special | None]) -> list[str | None]:
+    if isinstance(context, str):
+        raise InputError(f"the text {context!r:.80} given as context; give a list of names, or use fill_in")
+    return [None if name is Special.MASK or name is None else str(name) for name in context]
+
+
+def _lists(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON can hold them: any iterable of names is a list."""
+    return {
+        name: list(value)
+        if name in ("exclude", "allow") and value is not None and not isinstance(value, str)
+        else value
+        for name, value in options.items()
+    }
+
+
+def _predictions(answer: dict[str, Any]) -> list[list[Prediction]]:
+    return [
+        [Prediction(certified=mask["certified"], **prediction) for prediction in mask["predictions"]]
+        for mask in answer["masks"]
+    ]

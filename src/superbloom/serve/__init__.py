@@ -1,0 +1,1 @@
+"""A model over HTTP: the API, the gathering of requests into batches, and the page to play with it."""

@@ -1,0 +1,146 @@
+"""`superbloom serve`: a socket, a model folder, uvicorn, and what signals mean.
+
+SIGTERM and SIGINT: nothing new is taken, what is there is answered, exit 0.  SIGHUP: the model folder is loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from superbloom import store
+from superbloom.errors import InputError
+from superbloom.folder import read_folder, read_json
+from superbloom.predict import Predictor
+from superbloom.serve.app import make_app
+from superbloom.serve.service import Models, Served
+from superbloom.serve.settings import Settings
+
+BACKLOG = 2048  # connections that may wait to be accepted
+log = logging.getLogger("superbloom.serve")
+
+
+def serve(
+    folder: Path,
+    settings: Settings,
+    *,
+    precision: str = "fp32",
+    prior: bool = True,
+    report: Path | None = None,
+    browser: bool = False,
+    notice: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve a model folder until a signal ends it; InputError if it cannot be."""
+    read_folder(folder, "model", verify=False)  # what it is; its files are checked when they are loaded
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+
+    def load() -> Served:
+        model, training, metrics = store.load(folder)
+        if report is not None:
+            metrics = metrics | {"test": read_json(report / "metrics.json", store.MAX_METRICS_BYTES)}
+        return Served(Predictor(model, precision=precision, prior=prior), folder.resolve().name, training, metrics)
+
+    app = make_app(load, settings)
+    with _listening(settings) as listener:
+        host, port = listener.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+        def ready(name: str) -> None:
+            notice(f"serving {name} at {url}  (the page, and the API under {url}v1/; Ctrl-C stops)")
+            if browser and _has_screen():
+                webbrowser.open(url)
+
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, backlog=BACKLOG, ws="none"
+        )
+        server = _Server(config, app.state.models, ready, notice)
+        notice(f"loading {folder.resolve().name} …")
+        server.run(sockets=[listener])
+    if server.failed is not None:
+        raise server.failed
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that answers what it took before it ends, ends with exit code 0, and loads again on SIGHUP."""
+
+    def __init__(
+        self, config: uvicorn.Config, models: Models, ready: Callable[[str], None], notice: Callable[[str], None]
+    ) -> None:
+        super().__init__(config)
+        self._models, self._ready, self._notice = models, ready, notice
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failed: InputError | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        handlers: dict[int, Any] = {signal.SIGTERM: self.handle_exit, signal.SIGINT: self.handle_exit}
+        if hasattr(signal, "SIGHUP"):
+            loop = asyncio.get_running_loop()
+            handlers[signal.SIGHUP] = lambda *_: loop.call_soon_threadsafe(self._spawn, self._reload)
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._models.draining = True  # from now on /ready says so
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._spawn(self._first)
+
+    def _spawn(self, work: Callable[[], Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _first(self) -> None:
+        """What is wrong with the folder is told as with every other command."""
+        try:
+            service = await self.config.app.state.loading  # type: ignore[union-attr]
+        except InputError as error:
+            self.failed = error
+            self.should_exit = True
+        else:
+            self._ready(service.served.name)
+
+    async def _reload(self) -> None:
+        try:
+            await self._models.load()
+        except Exception as error:
+            self._notice(f"the model was not reloaded, the old one stays: {error}")
+        else:
+            self._notice("the model was reloaded")
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise InputError(
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port (0: any that is free)"
+        ) from None
+    with listener:
+        yield listener
+
+
+def _has_screen() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,159 @@
+"""The model that is served: loaded off the event loop, warmed before it is asked, replaced without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from superbloom import __version__
+from superbloom.answers import Found
+from superbloom.predict import Predictor, Query
+from superbloom.serve.gather import Gatherer
+from superbloom.serve.guard import RefusedError
+from superbloom.serve.metrics import Metrics
+from superbloom.serve.settings import Settings
+
+
+@dataclass(frozen=True)
+class Served:
+    """A predictor with what is told of it: its name, how it was trained, what was measured."""
+
+    predictor: Predictor
+    name: str = "model"
+    training: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class Service:
+    """A model and the queue before it."""
+
+    def __init__(self, served: Served, settings: Settings, metrics: Metrics) -> None:
+        self.served, self.settings = served, settings
+        self.predictor = served.predictor
+        rows = min(settings.batch, self.predictor.chunk)
+        self.gatherer: Gatherer[Query, list[Found]] = Gatherer(
+            self.predictor.answer, most_rows=rows, most_waiting=settings.queue, watch=metrics.watch_batch
+        )
+        self._users = 0
+
+    @contextmanager
+    def use(self) -> Iterator[Service]:
+        """Whoever uses it is waited for before it goes."""
+        self._users += 1
+        try:
+            yield self
+        finally:
+            self._users -= 1
+
+    async def retire(self) -> None:
+        while self._users:
+            await asyncio.sleep(0.01)
+        await self.gatherer.close()
+
+    @property
+    def max_context(self) -> int:
+        model = self.predictor.model
+        reads = model.config.seq_len - (0 if model.vocab.kinds is None else 2)
+        return min(reads, self.settings.max_context or reads)
+
+    def card(self) -> dict[str, Any]:
+        model, settings, training = self.predictor.model, self.settings, self.served.training
+        config, text = model.config, model.vocab.kinds is not None
+        return {
+            "name": self.served.name,
+            "version": __version__,
+            "reads": "text" if text else "names",
+            "num_ids": len(model.target_vocab),
+            "num_hashes": config.num_hashes,
+            "num_buckets": config.output_buckets,
+            "alpha": config.alpha,
+            "dim": config.dim,
+            "layers": config.layers,
+            "seq_len": config.seq_len,
+            "parameters": model.network.num_parameters(),
+            "precision": self.predictor.head.precision,
+            "prior": self.predictor.bonus is not None,
+            "separate_targets": model.vocab is not model.target_vocab,
+            "steps": training.get("steps"),
+            "trained_seconds": training.get("seconds"),
+            "examples": _examples(self.predictor),
+            "limits": {
+                "k": min(settings.max_k, len(model.target_vocab)),
+                "context": self.max_context,
+                "queries": settings.max_queries,
+                "body_bytes": settings.max_body,
+                "seconds": settings.seconds,
+            },
+        }
+
+
+def _examples(predictor: Predictor) -> list[str] | list[list[str]]:
+    """Something to begin with: frequent names, of which one can hope that they were learned."""
+    vocab = predictor.model.vocab
+    if vocab.kinds is not None:
+        return ["The capital of Denmark is [MASK].", "He was born in [MASK] and died in [MASK]."]
+    ids = [(0, 1), (5,), (20, 30), (100,)]
+    return [vocab.names(some) for some in ids if max(some) < len(vocab)]
+
+
+class Models:
+    """The service of now, None until the first is loaded."""
+
+    def __init__(self, load: Callable[[], Served], settings: Settings, metrics: Metrics) -> None:
+        self._load, self.settings, self.metrics = load, settings, metrics
+        self._service: Service | None = None
+        self._loading = False
+        self._retiring: set[asyncio.Task[None]] = set()
+        self.draining = False
+
+    @property
+    def service(self) -> Service:
+        if self.draining:
+            raise RefusedError.busy("the server is stopping; ask another, or again in a moment", 5)
+        if self._service is None:
+            raise RefusedError.busy("the model is being loaded; ask again in a moment", 1)
+        return self._service
+
+    def waiting(self) -> int:
+        return 0 if self._service is None else self._service.gatherer.waiting
+
+    def busy_for(self) -> float:
+        """Seconds that the batch of now has taken so far."""
+        return 0.0 if self._service is None else self._service.gatherer.busy_for
+
+    def shed(self) -> None:
+        """Refuse what would only be refused later, before its body is read."""
+        gatherer = self.service.gatherer
+        if gatherer.full:
+            raise RefusedError.busy("too many requests are waiting; ask again in a moment", gatherer.retry_after)
+
+    async def load(self) -> Service:
+        """Load the model, anew if there is one; the old one answers until the new one can."""
+        if self._loading:
+            raise RefusedError(409, "a model is being loaded already; wait until it is")
+        self._loading = True
+        try:
+            served = await asyncio.to_thread(self._load_warm)
+        finally:
+            self._loading = False
+        old, self._service = self._service, Service(served, self.settings, self.metrics)
+        if old is not None:
+            self.metrics.reloads.inc()
+            retiring = asyncio.create_task(old.retire())
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
+        return self._service
+
+    def _load_warm(self) -> Served:
+        """A model that has answered: what is computed on first use, and the pages of its files, are in memory."""
+        served = self._load()
+        predictor = served.predictor
+        name = predictor.model.vocab.name(0)
+        predictor.answer([predictor.query([name], k) for k in (1, 10)])
+        return served
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._retiring, *([] if self._service is None else [self._service.retire()]))
