@@ -1,0 +1,326 @@
+"""Requests are gathered into batches: none waits for nothing, none is lost, none is done for nobody."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superbloom.serve import gather
+from superbloom.serve.gather import BusyError, Gatherer
+
+LONG = 60.0  # seconds that no test waits for
+FIXED, EACH = 0.06, 0.004  # seconds of a batch, and of a row in it
+CLIENTS = 8
+
+
+class Held:
+    """Work that waits until it is let go, and tells what it was given."""
+
+    def __init__(self, *culprits: int) -> None:
+        self.batches: list[list[int]] = []
+        self.go = threading.Event()
+        self.culprits = culprits
+
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        self.batches.append(list(items))
+        assert self.go.wait(LONG)
+        if found := set(self.culprits) & set(items):
+            raise ValueError(f"culprit {found}")
+        return [-item for item in items]
+
+    @property
+    def items(self) -> list[int]:
+        return [item for batch in self.batches for item in batch]
+
+
+def soon() -> float:
+    return time.monotonic() + LONG
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LONG):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def waiting(gatherer: Gatherer, work: Held, items: Sequence[int], rows: int = 1) -> list[asyncio.Task]:
+    """Item 0 is being worked on, and these wait behind it."""
+    tasks = [asyncio.create_task(gatherer.ask(0, 1, soon()))]
+    await until(lambda: work.batches == [[0]])
+    tasks += [asyncio.create_task(gatherer.ask(item, rows, soon())) for item in items]
+    await until(lambda: gatherer.waiting == rows * len(items))
+    return tasks
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, LONG))
+
+
+def efficiency() -> float:
+    """The share of the time in which eight clients, who take a moment to ask again, could have been answered."""
+    rng, times = Random(0), 10
+
+    def work(items: Sequence[int]) -> Sequence[int]:
+        time.sleep(FIXED + EACH * len(items))
+        return items
+
+    async def client(gatherer: Gatherer) -> None:
+        for _ in range(times):
+            await asyncio.sleep(rng.uniform(0.0, 0.0025))
+            await gatherer.ask(1, 1, soon())
+
+    async def measure() -> float:
+        gatherer: Gatherer = Gatherer(work)
+        began = time.monotonic()
+        await asyncio.gather(*(client(gatherer) for _ in range(CLIENTS)))
+        seconds = time.monotonic() - began
+        await gatherer.close()
+        return times * (FIXED + CLIENTS * EACH) / seconds
+
+    return asyncio.run(measure())
+
+
+def test_eight_clients_share_batches():
+    """Check 1."""
+    assert any(efficiency() >= 0.8 for _ in range(3))  # the machine may be at something else for a moment
+
+
+def test_without_patience_clients_split_into_groups_that_wait_for_each_other(monkeypatch):
+    """The broken twin of the check above."""
+    monkeypatch.setattr(gather, "PATIENCE", 0.0)
+    assert efficiency() < 0.8
+
+
+def test_who_is_alone_is_never_waited_with(monkeypatch):
+    """With patience without end, one client gets its answers; two that were together wait for each other."""
+    monkeypatch.setattr(gather, "PATIENCE", 1e9)
+
+    async def test() -> None:
+        work = Held()
+        work.go.set()
+        gatherer: Gatherer = Gatherer(work)
+        assert [await gatherer.ask(item, 1, soon()) for item in range(5)] == [0, -1, -2, -3, -4]
+        assert work.batches == [[0], [1], [2], [3], [4]]
+        await asyncio.gather(gatherer.ask(5, 1, soon()), gatherer.ask(6, 1, soon()))
+        one = asyncio.create_task(gatherer.ask(7, 1, soon()))
+        await asyncio.sleep(0.02)
+        assert work.batches[-1] == [5, 6]
+        assert await gatherer.ask(8, 1, soon()) == -8
+        assert await one == -7
+        assert work.batches[-1] == [7, 8]
+        await gatherer.close()
+
+    run(test())
+
+
+def test_what_waits_is_the_next_batch_in_the_order_of_coming():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, most_rows=4)
+        tasks = await waiting(gatherer, work, range(1, 11))
+        work.go.set()
+        assert await asyncio.gather(*tasks) == [-item for item in range(11)]
+        assert work.batches == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+        assert gatherer.waiting == gatherer.busy_for == 0
+        await gatherer.close()
+
+    run(test())
+
+
+def test_an_item_larger_than_a_batch_goes_alone():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, most_rows=4, most_waiting=8)
+        tasks = await waiting(gatherer, work, [1, 2])
+        tasks.append(asyncio.create_task(gatherer.ask(3, 5, soon())))
+        await until(lambda: gatherer.waiting == 7)
+        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
+        await until(lambda: gatherer.waiting == 8)
+        work.go.set()
+        await asyncio.gather(*tasks)
+        assert work.batches == [[0], [1, 2], [3], [4]]
+        assert await gatherer.ask(5, 100, soon()) == -5  # larger than the queue: taken when that is empty
+        await gatherer.close()
+
+    run(test())
+
+
+def test_a_full_queue_refuses_and_tells_when_to_come_again():
+    async def test() -> None:
+        work, told = Held(), []
+        work.go.set()
+        gatherer: Gatherer = Gatherer(work, most_rows=2, most_waiting=4, watch=lambda *seen: told.append(seen))
+        await gatherer.ask(9, 1, soon())
+        work.go.clear()
+        work.batches.clear()
+        tasks = await waiting(gatherer, work, [1, 2, 3])
+        assert not gatherer.full
+        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
+        await until(lambda: gatherer.full)
+        with pytest.raises(BusyError, match="too many requests are waiting") as refused:
+            await gatherer.ask(5, 1, soon())
+        ((rows, seconds),) = told
+        assert refused.value.retry_after == pytest.approx((1 + 4) * seconds / rows)
+        tasks[1].cancel()  # one leaves: its place is free
+        await until(lambda: not gatherer.full)
+        with pytest.raises(BusyError):
+            await gatherer.ask(6, 2, soon())
+        tasks.append(asyncio.create_task(gatherer.ask(7, 1, soon())))
+        await until(lambda: gatherer.full)
+        work.go.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(answers.pop(1), asyncio.CancelledError)
+        assert answers == [0, -2, -3, -4, -7]
+        assert set(work.items) == {0, 2, 3, 4, 7}
+        assert [rows for rows, _ in told] == [1, 1, 2, 2]
+        await gatherer.close()
+
+    run(test())
+
+
+def test_what_is_too_late_is_refused_and_never_done():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work)
+        tasks = await waiting(gatherer, work, [1])
+        for left in (0.02, 0.0, -1.0):
+            with pytest.raises(BusyError, match="it took too long"):
+                await gatherer.ask(2, 1, time.monotonic() + left)
+        assert gatherer.waiting == 1
+        work.go.set()
+        assert await asyncio.gather(*tasks) == [0, -1]
+        assert work.batches == [[0], [1]]
+        await gatherer.close()
+
+    run(test())
+
+
+def test_a_batch_that_took_too_long_harms_no_other():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work)
+        with pytest.raises(BusyError, match="it took too long"):
+            await gatherer.ask(0, 1, time.monotonic() + 0.02)
+        assert gatherer.busy_for > 0.0
+        work.go.set()
+        assert await gatherer.ask(1, 1, soon()) == -1
+        assert gatherer.busy_for == 0.0
+        await gatherer.close()
+
+    run(test())
+
+
+def test_what_cannot_be_done_in_time_is_refused_when_it_comes():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, most_rows=2)
+        first = asyncio.create_task(gatherer.ask(0, 1, soon()))
+        await asyncio.sleep(0.05)
+        work.go.set()
+        await first  # so a row takes 50 ms or more
+        work.go.clear()
+        work.batches.clear()
+        tasks = await waiting(gatherer, work, [1, 2])
+        with pytest.raises(BusyError, match="more is waiting than can be done in time"):
+            await gatherer.ask(3, 1, time.monotonic() + 4 * 0.05)
+        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
+        await until(lambda: gatherer.waiting == 3)
+        work.go.set()
+        assert await asyncio.gather(*tasks) == [0, -1, -2, -4]
+        await gatherer.close()
+
+    run(test())
+
+
+def test_clients_that_vanish_are_not_answered():
+    """Check 7: of a thousand that leave while they wait, hardly one reaches the model."""
+
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, most_rows=64, most_waiting=2000)
+        first, *gone = await waiting(gatherer, work, range(1, 1001))
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        assert gatherer.waiting == 0
+        assert not gatherer.full
+        last = asyncio.create_task(gatherer.ask(1001, 1, soon()))
+        work.go.set()
+        assert await asyncio.gather(first, last) == [0, -1001]
+        assert work.items == [0, 1001]
+        await gatherer.close()
+
+    run(test())
+
+
+def test_what_fails_together_is_tried_alone_so_that_only_the_culprit_fails():
+    async def test() -> None:
+        work = Held(3, 5)
+        gatherer: Gatherer = Gatherer(work)
+        tasks = await waiting(gatherer, work, range(1, 7))
+        work.go.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [str(answer) for answer in answers] == ["0", "-1", "-2", "culprit {3}", "-4", "culprit {5}", "-6"]
+        assert work.batches == [[0], [1, 2, 3, 4, 5, 6], [1], [2], [3], [4], [5], [6]]
+        assert await gatherer.ask(7, 1, soon()) == -7
+        await gatherer.close()
+
+    run(test())
+
+
+def test_closing_answers_what_waits():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, most_rows=3)
+        tasks = await waiting(gatherer, work, range(1, 11))
+        closing = asyncio.create_task(gatherer.close())
+        await asyncio.sleep(0.02)
+        assert not closing.done()
+        work.go.set()
+        await closing
+        assert [task.result() for task in tasks] == [-item for item in range(11)]
+
+    run(test())
+
+
+@settings(max_examples=50)
+@given(
+    most_rows=st.integers(1, 8),
+    sizes=st.lists(st.integers(1, 10), min_size=1, max_size=60),
+    leaves=st.sets(st.integers(0, 59)),
+    seed=st.integers(0, 99),
+)
+def test_everyone_gets_the_answer_to_what_they_asked(most_rows, sizes, leaves, seed):
+    rng, batches = Random(seed), []
+
+    def work(items: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        batches.append(list(items))
+        return [(-number, rows) for number, rows in items]
+
+    async def test() -> None:
+        gatherer: Gatherer = Gatherer(work, most_rows=most_rows, most_waiting=1000)
+        tasks = []
+        for number, rows in enumerate(sizes):
+            tasks.append(asyncio.create_task(gatherer.ask((number, rows), rows, soon())))
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+            if number in leaves:
+                tasks[-1].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, (rows, answer) in enumerate(zip(sizes, answers, strict=True)):
+            if number in leaves and isinstance(answer, asyncio.CancelledError):
+                continue
+            assert answer == (-number, rows)
+        await gatherer.close()
+
+    run(test())
+    done = [number for batch in batches for number, _ in batch]
+    assert done == sorted(set(done))
+    assert set(range(len(sizes))) - leaves <= set(done)
+    assert all(len(batch) == 1 or sum(rows for _, rows in batch) <= most_rows for batch in batches)
