@@ -100,7 +100,7 @@ def _certificate(predictor: Predictor, query: Query, mask: int, ids: Tensor, log
     sampled = [where[:: -(-len(where) // SAMPLE) or 1] for where in sampled]
     kept = torch.cat([is_answer.nonzero()[:, 0], best, *sampled]).unique()
     shown, values, is_open, is_answer = (part[kept] for part in (shown, values, is_open, is_answer))
-    permitted = Filter(options["exclude"], query.allow, 1, bloom.num_ids, shown.device).permits(
+    permitted = Filter(options["exclude"], options["allow"], 1, bloom.num_ids, shown.device).permits(
         torch.zeros(1, dtype=torch.long), shown[None]
     )
     excluded = torch.zeros_like(is_open) if permitted is None else ~permitted[0]

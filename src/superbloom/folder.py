@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,8 +148,11 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
     for name in FILES[kind]:
         if name not in content["files"]:
             raise InputError(f"{manifest} lists no {name}; the folder is not a whole {kind}: write it again")
-    for name, entry in content["files"].items():
-        _check_file(path, manifest, name, entry, verify)
+    with ThreadPoolExecutor() as pool:
+        files = content["files"].items()
+        checks = [pool.submit(_check_file, path, manifest, name, entry, verify) for name, entry in files]
+        for check in checks:
+            check.result()
     return content
 
 

@@ -191,10 +191,11 @@ class BloomHash:
         inside = (self.table.min() >= 0) & (self.table.max() < b) & (self.order.min() >= 0) & (self.order.max() < n)
         sound = bool(inside)
         for j in range(m) if sound else ():
-            buckets = self.table[self.order[j].long(), j].long()
+            column = self.table[:, j].contiguous()
             # Strictly increasing (bucket, id) pairs: sorted by bucket, and every id there just once.
-            sound = sound and bool((torch.diff(buckets * n + self.order[j]) > 0).all())
-            sizes = torch.bincount(buckets, minlength=b)
+            step, next_ = column.index_select(0, self.order[j]).diff(), self.order[j].diff()
+            sound = sound and bool(((step > 0) | ((step == 0) & (next_ > 0))).all())
+            sizes = torch.bincount(column, minlength=b)
             sound = sound and torch.equal(self.starts[j], torch.cat([torch.zeros(1).long(), sizes.cumsum(0)]))
         if not sound:
             raise InputError("hash tables contradict one another; the file was edited: save the model again")

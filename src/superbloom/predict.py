@@ -42,8 +42,8 @@ class Query:
     beam: int | None = None
     max_rounds: int | None = None
     combine: str | Sequence[float] | Combine = "sum"
-    exclude: Tensor | None = None
-    allow: Tensor | None = None
+    exclude: tuple[int, ...] = ()
+    allow: tuple[int, ...] | None = None
     min_score: float | None = None
     explain: bool = False
     unread: tuple[str, ...] = ()  # words of a text that no entry spells
@@ -125,6 +125,8 @@ class Predictor:
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
+        if min_score is not None and min_score != min_score:
+            raise InputError(f"min_score={min_score} given; a number is allowed")
         if explain and not is_sum(combine):
             raise InputError(f"combine={combine!r} cannot be explained; only the sum, in which parts add up, can")
         query = Query(
@@ -199,7 +201,7 @@ class Predictor:
     def options(self, group: Sequence[Query]) -> dict[str, Any]:
         """Options of a search for all masks of queries that are searched together."""
         first, each = group[0], torch.tensor([len(query.places) for query in group])
-        exclude = [() if query.exclude is None else query.exclude.tolist() for query in group]
+        exclude = [query.exclude for query in group]
         floors = [-torch.inf if query.min_score is None else query.min_score for query in group]
         return {
             "k": first.k,
@@ -207,7 +209,7 @@ class Predictor:
             "max_rounds": first.max_rounds,
             "combine": first.combine,
             "exclude": _padded(exclude, -1).repeat_interleave(each, dim=0) if any(exclude) else None,
-            "allow": first.allow,
+            "allow": None if first.allow is None else torch.tensor(first.allow, dtype=torch.long),
             "min_score": torch.tensor(floors).repeat_interleave(each)
             if floors.count(-torch.inf) < len(floors)
             else None,
@@ -265,10 +267,10 @@ class Predictor:
             for name in context
         ]
 
-    def _target_ids(self, option: str, names: Iterable[str]) -> Tensor:
+    def _target_ids(self, option: str, names: Iterable[str]) -> tuple[int, ...]:
         if isinstance(names, str):
             raise InputError(f"the text {names!r} given as {option}; give a list of names")
-        return torch.tensor([self.model.target_vocab.id(name) for name in names], dtype=torch.long)
+        return tuple(self.model.target_vocab.id(name) for name in names)
 
     def _found(self, found: TopK) -> list[tuple[Found, Tensor]]:
         """The answer of each row with names, and its ids."""

@@ -61,10 +61,11 @@ class Vocab:
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self._names = table["name"].chunk(0)
-        self.counts: np.ndarray = table["count"].chunk(0).to_numpy()
-        self._by_name: np.ndarray = table["by_name"].chunk(0).to_numpy()
+        # Not by to_numpy, which imports pandas where it is installed: most of a second.
+        self.counts: np.ndarray = np.from_dlpack(table["count"].chunk(0))
+        self._by_name: np.ndarray = np.from_dlpack(table["by_name"].chunk(0))
         # Of a vocabulary of text: the Kind of each id, int8, and how text is normalised.
-        self.kinds: np.ndarray | None = table["kind"].chunk(0).to_numpy() if "kind" in table.column_names else None
+        self.kinds: np.ndarray | None = np.from_dlpack(table["kind"].chunk(0)) if "kind" in table.column_names else None
         told = (table.schema.metadata or {}).get(TEXT_KEY)
         self.normalisation: str | None = None if told is None else told.decode(errors="replace")
 
