@@ -125,6 +125,9 @@ class Predictor:
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
+        only = None if allow is None else self._target_ids("allow", allow)
+        if only == ():
+            raise InputError("allow holds no name; give at least one, or leave it out")
         if min_score is not None and min_score != min_score:
             raise InputError(f"min_score={min_score} given; a number is allowed")
         if explain and not is_sum(combine):
@@ -136,7 +139,7 @@ class Predictor:
             max_rounds,
             combine,
             self._target_ids("exclude", exclude),
-            None if allow is None else self._target_ids("allow", allow),
+            only,
             min_score,
             explain,
             tuple(unread),

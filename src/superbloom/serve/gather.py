@@ -38,6 +38,7 @@ class _Waiting(Generic[Item, Result]):
     item: Item
     rows: int
     answer: asyncio.Future[Result]
+    taken: bool = False
 
 
 class Gatherer(Generic[Item, Result]):
@@ -60,14 +61,10 @@ class Gatherer(Generic[Item, Result]):
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._come = asyncio.Event()  # something came since it was last cleared
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="superbloom-model")
+        self.waiting = 0  # rows in the queue; those whose clients have gone do not count
         self._running_rows, self._began = 0, 0.0
         self._rows_a_second: float | None = None
         self._loop = asyncio.create_task(self._run())
-
-    @property
-    def waiting(self) -> int:
-        """Rows in the queue; those whose clients have gone do not count."""
-        return sum(waiting.rows for waiting in self._queue if not waiting.answer.done())
 
     @property
     def busy_for(self) -> float:
@@ -76,7 +73,7 @@ class Gatherer(Generic[Item, Result]):
 
     @property
     def full(self) -> bool:
-        return len(self._queue) >= self.most_waiting and self.waiting >= self.most_waiting
+        return self.waiting >= self.most_waiting
 
     @property
     def retry_after(self) -> float:
@@ -85,20 +82,23 @@ class Gatherer(Generic[Item, Result]):
 
     async def ask(self, item: Item, rows: int, deadline: float) -> Result:
         """The result of an item, by a deadline of time.monotonic(); BusyError if that cannot be."""
-        waiting = self.waiting
-        if waiting + rows > self.most_waiting and waiting:
+        if self.waiting and self.waiting + rows > self.most_waiting:
             raise BusyError("too many requests are waiting", self.retry_after)
         left = deadline - time.monotonic()
-        ahead = self._running_rows + waiting + rows
-        if self._rows_a_second and waiting >= self.most_rows and MARGIN * ahead / self._rows_a_second > left:
+        ahead = self._running_rows + self.waiting + rows
+        if self._rows_a_second and self.waiting >= self.most_rows and MARGIN * ahead / self._rows_a_second > left:
             raise BusyError("more is waiting than can be done in time", self.retry_after)
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(item, rows, answer))
+        asked = _Waiting[Item, Result](item, rows, asyncio.get_running_loop().create_future())
+        self._queue.append(asked)
+        self.waiting += rows
         self._come.set()
         try:
-            return await asyncio.wait_for(answer, left)
+            return await asyncio.wait_for(asked.answer, left)
         except TimeoutError:
             raise BusyError("it took too long", self.retry_after) from None
+        finally:
+            if not asked.taken:  # nobody waits for it any more
+                self.waiting -= rows
 
     async def close(self) -> None:
         """Do what waits, then end."""
@@ -123,7 +123,7 @@ class Gatherer(Generic[Item, Result]):
             self._running_rows = rows = sum(waiting.rows for waiting in batch)
             self._began = time.monotonic()
             results = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, batch)
-            seconds = time.monotonic() - self._began
+            seconds = max(time.monotonic() - self._began, 1e-6)
             self._running_rows = 0
             self._watch(rows, seconds)
             known = self._rows_a_second or rows / seconds
@@ -149,8 +149,10 @@ class Gatherer(Generic[Item, Result]):
         while self._queue and (not batch or rows + self._queue[0].rows <= self.most_rows):
             waiting = self._queue.popleft()
             if not waiting.answer.done():
+                waiting.taken = True
                 batch.append(waiting)
                 rows += waiting.rows
+        self.waiting -= rows
         return batch
 
     def _try(self, batch: Sequence[_Waiting[Item, Result]]) -> Sequence[Any]:
