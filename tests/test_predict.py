@@ -155,7 +155,7 @@ def test_more_names_than_there_are_gives_all(superbloom):
         (["ring 1 name 2"], {"exclude": "nobody"}, "the text 'nobody' given as exclude; give a list of names"),
         (["ring 1 name 2"], {"allow": ["ring 1 name 3", "nobody"]}, "'nobody' is not among the 192 names"),
         (["ring 1 name 2"], {"allow": "ring 1 name 3"}, "the text 'ring 1 name 3' given as allow; give a list"),
-        (["ring 1 name 2"], {"allow": []}, "allow holds no id for query 0; give at least one, or leave allow out"),
+        (["ring 1 name 2"], {"allow": []}, "allow holds no name; give at least one, or leave it out"),
         (["ring 1 name 2"], {"min_score": float("nan")}, "min_score=nan given; a number"),
         (["ring 1 name 2"], {"combine": [1.0]}, r"combine=\[1.0\] given; a positive weight for each of the 2 hashes"),
         (["ring 1 name 2"], {"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash"),
