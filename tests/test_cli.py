@@ -305,7 +305,7 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("predict model Oslo --allow-file one.tsv", "'a\\ta' is not among the 5 names"),
         (
             "predict model Oslo --allow-file empty.tsv",
-            "allow holds no id for query 0; give at least one, or leave allow",
+            "allow holds no name; give at least one, or leave",
         ),
         ("train corpus --out m2 --alpha 0 --steps 1", "alpha=0: 1 or more is allowed"),
         ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),

@@ -6,8 +6,8 @@ from torch import nn
 
 from superbloom.config import PRESETS, ModelConfig
 from superbloom.errors import InputError
-from superbloom.special import Special
 from superbloom.model import Layer, Model, Network
+from superbloom.special import Special
 from superbloom.vocab import Vocab
 
 # How far our count is from the printed one, where it is more than the rounding of two or three digits.

@@ -10,8 +10,8 @@ from superbloom.batches import Batches
 from superbloom.config import ModelConfig
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, evaluate
-from superbloom.special import Special
 from superbloom.model import Model
+from superbloom.special import Special
 
 NEXT = {"mask_as": "next", "alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "seq_len": 8, "dropout": 0.0}
 

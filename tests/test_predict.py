@@ -9,9 +9,9 @@ import torch
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, deciles, evaluate, ranks, recall
-from superbloom.special import Special
 from superbloom.predict import Predictor
 from superbloom.search import exhaustive
+from superbloom.special import Special
 from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
 

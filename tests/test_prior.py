@@ -15,11 +15,11 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import split_of
 from superbloom.evaluate import HeldOut
 from superbloom.hashing import BloomHash, max_alpha
-from superbloom.special import Special
 from superbloom.model import Model
 from superbloom.predict import Predictor
 from superbloom.prior import Prior, surplus
 from superbloom.scoring import Bonus
+from superbloom.special import Special
 
 
 def plain_surplus(counts, table) -> np.ndarray:

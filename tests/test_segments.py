@@ -13,8 +13,8 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut
-from superbloom.special import Special
 from superbloom.segments import cut, draws_for
+from superbloom.special import Special
 from superbloom.train import TrainConfig, Training
 
 
