@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import torch
@@ -87,6 +88,7 @@ class Predictor:
         self.model, self.prior = model, prior
         self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
+        self._reading = Lock()  # a segmenter learns words as it reads, and servers read in threads
 
     def predict(self, context: Sequence[str | Special] | str, k: int = 10, **options: Any) -> list[list[Prediction]]:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
@@ -154,7 +156,7 @@ class Predictor:
     def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
         """The answers to many queries, for each a list with one for each mask; those that fit share one product."""
         answers: list[list[Found]] = []
-        for part in _parts(queries, self.chunk):
+        for part in parts(queries, self.chunk):
             answers += self._answer(part)
         return answers
 
@@ -255,7 +257,8 @@ class Predictor:
         parts = MASKS.split(text)
         if len(parts) == 1:
             raise InputError(f"{text!r:.80} has no {MASK_TEXT}; put one where something is to be filled in")
-        found = [self.model.vocab.segmenter.segment(part) for part in parts]
+        with self._reading:
+            found = [self.model.vocab.segmenter.segment(part) for part in parts]
         pairs = zip(parts, found, strict=True)
         unread = [part[slice(*span)] for part, segments in pairs for span in segments.unknown]
         ids = [id_ for segments in found for id_ in (*segments.ids.tolist(), int(Special.MASK))]
@@ -299,7 +302,7 @@ class Predictor:
         return name if self.model.target_vocab.kinds is None else name.replace(" ", "_")
 
 
-def _parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
+def parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
     """Queries in turn, as many at a time as take up to so many rows; at least one."""
     start, taken = 0, 0
     for number, query in enumerate(queries):
