@@ -5,15 +5,28 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from superbloom.answers import Certificate, Found, Why
 from superbloom.predict import Predictor, Query
 
 
-class _Asked(BaseModel):
+class _Strict(BaseModel):
+    """subtle: of a body that is wrong in a hundred thousand places, only the first is worth time and memory."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            known = ", ".join(cls.model_fields)
+            raise PydanticCustomError("too_many_fields", f"{len(given):,} fields given; allowed are {known}")
+        return given
+
+
+class _Asked(_Strict):
     k: int = Field(10, ge=1, description="How many names.")
     exact: bool | None = Field(
         None, description="Search until no other name can score higher; true unless `beam` is given."
@@ -21,8 +34,8 @@ class _Asked(BaseModel):
     beam: int | None = Field(
         None, ge=1, description="Open so many buckets of each hash, at first, or alone if not exact."
     )
-    exclude: list[str] = Field([], description="Names that may not be answered.")
-    allow: list[str] | None = Field(None, description="The only names that may be answered.")
+    exclude: list[str] = Field([], fail_fast=True, description="Names that may not be answered.")
+    allow: list[str] | None = Field(None, fail_fast=True, description="The only names that may be answered.")
     min_score: float | None = Field(None, allow_inf_nan=False, description="Answer with no name that scores less.")
     explain: bool = Field(False, description="Tell why, with the certificate.")
     seconds: float | None = Field(
@@ -40,6 +53,7 @@ class PredictRequest(_Asked):
     """A context of names, and what to answer."""
 
     context: list[str | None] = Field(
+        fail_fast=True,
         description='Names; null, or "[MASK]" if no name is called so, is what to predict: at the end if left out.',
         examples=[["Copenhagen", None]],
     )
@@ -51,12 +65,10 @@ class TextRequest(_Asked):
     text: str = Field(examples=["Miles Davis plays [MASK]."])
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(_Strict):
     """Many queries at once."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    queries: list[PredictRequest] = Field(min_length=1)
+    queries: list[PredictRequest] = Field(min_length=1, fail_fast=True)
 
 
 class Named(BaseModel):
