@@ -26,7 +26,7 @@ from superbloom import __version__
 from superbloom.answers import NameFacts
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.explain import facts_of
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, parts
 from superbloom.predict import Query as Asked
 from superbloom.serve.gather import BusyError
 from superbloom.serve.guard import Guard, RefusedError
@@ -51,8 +51,9 @@ from superbloom.special import MASK
 
 PAGE = Path(__file__).parent / "page"
 STUCK = 60.0  # seconds after which a batch is not expected to end
-AT_ONCE = 32  # queries of one request that wait together, so that others get their turn
+AT_ONCE = 32  # rows of one request that wait together, so that others get their turn
 LOOKED_UP_AT_ONCE = 64  # names; more are looked up in a thread
+NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
 log = logging.getLogger("superbloom.serve")
 
 Problems = dict[int | str, dict[str, Any]]
@@ -144,24 +145,18 @@ def _answer_errors(app: FastAPI) -> None:
     async def _invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return Json({"error": 'the body is not JSON; send an object like {"context": ["a name", null]}'}, 400)
-        where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        given = "" if first["type"] in ("missing", "extra_forbidden") else f"{first.get('input')!r:.80} given; "
+            return Json({"error": NOT_JSON}, 400)
+        if isinstance(first.get("input"), bytes):
+            return Json({"error": "the body is not said to be JSON; send 'content-type: application/json'"}, 422)
+        where = repr(".".join(str(part) for part in first["loc"][1:]))[1:-1][:200] or "the body"
+        clear = first["type"] in ("missing", "extra_forbidden", "too_many_fields")
+        given = "" if clear else f"{first.get('input')!r:.80} given; "
         return Json({"error": f"{where}: {given}{first['msg'][:1].lower()}{first['msg'][1:]}"}, 422)
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> Response:
-        line = (
-            "there is nothing here; /openapi.json lists what can be asked"
-            if error.status_code == 404
-            else str(error.detail)
-        )
-        return Json({"error": line}, error.status_code, error.headers)
-
-    @app.exception_handler(Exception)
-    async def _defect(_: Request, error: Exception) -> Response:
-        log.error("a defect", exc_info=error)
-        return Json({"error": "something went wrong here; the server's log tells what"}, 500)
+        lines = {400: NOT_JSON, 404: "there is nothing here; /openapi.json lists what can be asked"}
+        return Json({"error": lines.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
 
 def _state_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
@@ -174,7 +169,7 @@ def _state_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/ready", response_model=State, responses={503: {"model": Problem}, 421: PROBLEMS[421]}, tags=["state"])
     async def ready() -> Response:
         """Whether it takes requests: not before a model is loaded and warm, nor once it is stopping."""
-        assert models.service
+        models.check_taking()
         return Json({"status": "ready"})
 
     @app.get("/metrics", response_class=Response, responses={401: PROBLEMS[401], 421: PROBLEMS[421]}, tags=["state"])
@@ -232,15 +227,17 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
     async def query_of(asked: PredictRequest | TextRequest, service: Service) -> Asked:
         check(asked, service)
         if isinstance(asked, TextRequest):
-            return await asyncio.to_thread(service.predictor.query, asked.text, **asked.options())
+            query = await asyncio.to_thread(service.predictor.query, asked.text, **asked.options())
+            if (read := len(query.ids) - 2) > service.max_context:  # but for [CLS] and [SEP]
+                raise InputError(f"a text of {read:,} entries given; up to {service.max_context} are allowed")
+            return query
         context = [MASK if name is None else name for name in asked.context]
         few = len(context) + len(asked.exclude) + len(asked.allow or ()) <= LOOKED_UP_AT_ONCE
         if few:
             return service.predictor.query(context, **asked.options())
         return await asyncio.to_thread(service.predictor.query, context, **asked.options())
 
-    async def answer(asked: PredictRequest | TextRequest, service: Service, deadline: float) -> dict[str, Any]:
-        query = await query_of(asked, service)
+    async def answer(query: Asked, service: Service, deadline: float) -> dict[str, Any]:
         found = await service.gatherer.ask(query, query.rows, deadline)
         predictor = service.predictor
         num_ids = len(predictor.model.target_vocab)
@@ -248,8 +245,13 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
             "model": service.served.name,
             "context": context_of(predictor, query),
             "masks": [mask_of(mask, num_ids) for mask in found],
-            **({"unread": list(query.unread)} if isinstance(asked, TextRequest) else {}),
         }
+
+    async def answer_one(asked: PredictRequest | TextRequest, service: Service) -> dict[str, Any]:
+        deadline = deadline_of([asked])
+        query = await query_of(asked, service)
+        told = {"unread": list(query.unread)} if isinstance(asked, TextRequest) else {}
+        return await answer(query, service, deadline) | told
 
     def deadline_of(asked: Sequence[PredictRequest | TextRequest]) -> float:
         return time.monotonic() + min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
@@ -258,7 +260,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
     async def predict(asked: PredictRequest, request: Request) -> Response:
         """The k best names for each mask of a context."""
         with models.service.use() as service:
-            return Json(await _unless_gone(request, answer(asked, service, deadline_of([asked]))))
+            return Json(await _unless_gone(request, answer_one(asked, service)))
 
     @app.post("/v1/predict/batch", response_model=Answers, responses=PROBLEMS, tags=["predict"])
     async def predict_batch(asked: BatchRequest, request: Request) -> Response:
@@ -271,8 +273,9 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         async def all_of_them(service: Service) -> list[dict[str, Any]]:
             answers: list[dict[str, Any]] = []
             for start in range(0, len(queries), AT_ONCE):
-                part = queries[start : start + AT_ONCE]
-                answers += await _all(answer(one, service, deadline) for one in part)
+                part = [await query_of(one, service) for one in queries[start : start + AT_ONCE]]
+                for few in parts(part, min(AT_ONCE, settings.queue)):
+                    answers += await _all(answer(one, service, deadline) for one in few)
             return answers
 
         with models.service.use() as service:
@@ -287,7 +290,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         with models.service.use() as service:
             if service.predictor.model.vocab.kinds is None:
                 raise RefusedError(404, "this model reads names, not text; ask /v1/predict")
-            return Json(await _unless_gone(request, answer(asked, service, deadline_of([asked]))))
+            return Json(await _unless_gone(request, answer_one(asked, service)))
 
 
 def _name_routes(app: FastAPI, models: Models) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import math
 import re
 import time
@@ -32,7 +33,8 @@ SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-OPEN = ("/health", "/ready")  # and the files of the page: they tell nothing of the model
+PREDICTIONS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
+log = logging.getLogger("superbloom.serve")
 
 
 class RefusedError(Exception):
@@ -57,7 +59,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        began, status, metrics = time.monotonic(), 499, self.metrics  # 499: the client left without an answer
+        began, status, metrics = time.monotonic(), 0, self.metrics
 
         async def send_secured(message: Message) -> None:
             nonlocal status
@@ -73,14 +75,18 @@ class Guard:
         try:
             try:
                 body = await self._checked(scope, receive)
+                await self.app(scope, _replay(body, receive), send_secured)
             except RefusedError as refused:
                 await refuse(send_secured, refused)
-            else:
-                await self.app(scope, _replay(body, receive), send_secured)
+            except Exception as error:
+                log.error("a defect", exc_info=error)
+                if status:
+                    raise  # half an answer is out; the connection is closed
+                await refuse(send_secured, RefusedError(500, "something went wrong here; the server's log tells what"))
         finally:
             metrics.in_flight.dec()
             path = _template(scope)
-            metrics.requests.labels(path, str(status)).inc()
+            metrics.requests.labels(path, str(status or 499)).inc()  # 499: the client left without an answer
             metrics.seconds.labels(path).observe(time.monotonic() - began)
 
     async def _checked(self, scope: Scope, receive: Receive) -> bytes:
@@ -92,13 +98,14 @@ class Guard:
             _check_key(headers, self.settings.api_key)
         if scope["method"] != "POST":
             return b""
-        if path in ("/v1/predict", "/v1/predict/batch", "/v1/text"):
+        if path in PREDICTIONS:
             self.shed()
         limit = self.settings.max_body
         too_large = RefusedError(
             413, f"the body is larger than {limit:,} bytes; send less at a time, or start the server with --max-body"
         )
-        if int(headers.get("content-length", "0") or 0) > limit:
+        told = headers.get("content-length", "")
+        if told.isdecimal() and int(told) > limit:
             raise too_large
         try:
             return await asyncio.wait_for(_read(receive, limit, too_large), self.settings.seconds)
@@ -159,7 +166,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _template(scope: Scope) -> str:
     """The path without what a client made up, so that there are few of them to count."""
     route: Any = scope.get("route")
-    return getattr(route, "path", None) or "other"
+    path = scope["path"]
+    return getattr(route, "path", None) or (path if path in PREDICTIONS else "other")  # those that are not let in
 
 
 async def refuse(send: Send, refused: RefusedError) -> None:

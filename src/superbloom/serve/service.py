@@ -15,6 +15,7 @@ from superbloom.serve.gather import Gatherer
 from superbloom.serve.guard import RefusedError
 from superbloom.serve.metrics import Metrics
 from superbloom.serve.settings import Settings
+from superbloom.special import MASK_TEXT
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,7 @@ class Models:
 
     @property
     def service(self) -> Service:
-        if self.draining:
-            raise RefusedError.busy("the server is stopping; ask another, or again in a moment", 5)
+        """For those that were taken, also while the server is stopping."""
         if self._service is None:
             raise RefusedError.busy("the model is being loaded; ask again in a moment", 1)
         return self._service
@@ -124,8 +124,15 @@ class Models:
         """Seconds that the batch of now has taken so far."""
         return 0.0 if self._service is None else self._service.gatherer.busy_for
 
+    def check_taking(self) -> None:
+        """Refuse what is new, unless there is a model that can answer it."""
+        if self.draining:
+            raise RefusedError.busy("the server is stopping; ask another, or again in a moment", 5)
+        assert self.service
+
     def shed(self) -> None:
         """Refuse what would only be refused later, before its body is read."""
+        self.check_taking()
         gatherer = self.service.gatherer
         if gatherer.full:
             raise RefusedError.busy("too many requests are waiting; ask again in a moment", gatherer.retry_after)
@@ -151,8 +158,8 @@ class Models:
         """A model that has answered: what is computed on first use, and the pages of its files, are in memory."""
         served = self._load()
         predictor = served.predictor
-        name = predictor.model.vocab.name(0)
-        predictor.answer([predictor.query([name], k) for k in (1, 10)])
+        nothing: str | list[str] = [] if predictor.model.vocab.kinds is None else MASK_TEXT
+        predictor.answer([predictor.query(nothing, k) for k in (1, 10)])
         return served
 
     async def close(self) -> None:
