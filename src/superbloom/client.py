@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -15,6 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from superbloom.answers import Prediction
 from superbloom.errors import InputError
 from superbloom.special import Special
+
+LONE = "surrogatepass"  # halves of surrogate pairs are sent, and are in no name
 
 
 class Client:
@@ -27,13 +30,16 @@ class Client:
     def __init__(
         self, url: str = "http://127.0.0.1:8000", *, key: str | None = None, seconds: float = 30.0, retries: int = 3
     ) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
         try:
-            parts.port  # noqa: B018
+            parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+            host, _ = (parts.hostname or "").encode("idna"), parts.port
+            sound = parts.scheme in ("http", "https") and bool(host)
         except ValueError:
-            parts = parts._replace(netloc="")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+            sound = False
+        if not sound:
             raise InputError(f"{url!r} given; an address like http://127.0.0.1:8000 is allowed")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise InputError("the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed")
         self._parts, self._key, self._seconds, self._retries = parts, key, seconds, retries
 
     def predict(
@@ -59,7 +65,10 @@ class Client:
 
     def fill_in(self, text: str, k: int = 10, **options: Any) -> list[list[Prediction]]:
         """What fills in each [MASK] of a text, of a model of text."""
-        return _predictions(self._call("POST", "/v1/text", {"text": text, "k": k, **_lists(options)}))
+        answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_lists(options)})
+        if answer["unread"]:
+            warnings.warn(f"{answer['unread'][0]!r} cannot be read with these word pieces; left out", stacklevel=2)
+        return _predictions(answer)
 
     def ask(self, context: Sequence[str | Special | None], k: int = 10, **options: Any) -> dict[str, Any]:
         """The whole answer as the server sends it, with explain=True the reasons and the certificate."""
@@ -67,12 +76,12 @@ class Client:
 
     def names(self, prefix: str = "", k: int = 10) -> list[str]:
         """The most frequent names that start with a prefix."""
-        found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k})}")
+        found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k}, errors=LONE)}")
         return [completion["name"] for completion in found["names"]]
 
     def name(self, name: str) -> dict[str, Any]:
         """A name's id, count and digest, and who shares its buckets."""
-        return self._call("GET", f"/v1/names/{quote(name, safe='')}")
+        return self._call("GET", f"/v1/names/{quote(name, safe='', errors=LONE)}")
 
     def model(self) -> dict[str, Any]:
         """What the model is, and what may be asked of it."""
@@ -82,11 +91,12 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         for left in range(self._retries, -1, -1):
             status, headers, found = self._send(method, path, data)
-            if status == 200:
+            if status == 200 and found:
                 return found
             if status != 503 or not left:
                 break
-            time.sleep(min(float(headers.get("retry-after") or 1), self._seconds))
+            after = headers.get("retry-after", "")
+            time.sleep(min(float(after) if after.isdecimal() else 1.0, self._seconds))
         raise InputError(
             str(found.get("error") or f"{self._parts.geturl()} answers {status}; is it a superbloom server?")
         )
