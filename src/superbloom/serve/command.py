@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
-        self.failed: InputError | None = None
+        self.failed: Exception | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class _Server(uvicorn.Server):
         """What is wrong with the folder is told as with every other command."""
         try:
             service = await self.config.app.state.loading  # type: ignore[union-attr]
-        except InputError as error:
+        except Exception as error:
             self.failed = error
             self.should_exit = True
         else:
@@ -133,8 +133,9 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else str(error)
         raise InputError(
             f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port (0: any that is free)"
         ) from None

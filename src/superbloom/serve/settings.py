@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 
@@ -28,10 +29,12 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and field.name != "port" and not value > 0:
-                raise InputError(f"{field.name}={value} given; more than 0 is allowed")
+            if isinstance(value, int | float) and field.name != "port" and not 0 < value < math.inf:
+                raise InputError(f"{field.name}={value} given; a number above 0 is allowed")
         if not self.api_key and self.api_key is not None:
             raise InputError("the API key is empty; give one of some length, or none at all")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise InputError("the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed")
         if not self.is_local and self.api_key is None:
             raise InputError(
                 f"--host {self.host} lets other machines ask; give an --api-key (or SUPERBLOOM_API_KEY), "
