@@ -1,0 +1,266 @@
+// What proves the answers, or what is missing for that: a sentence, the picture, and the same in numbers.
+
+import { apart, count, el, factsOf, nameOf, number, plural, spoken, tableOf } from "./dom.js";
+import { FIRST_BEAM } from "./options.js";
+import { Plane, kindOf } from "./plane.js";
+
+const MOST_ROWS = 50;
+
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const list = (items) => (new Set(items).size === 1 ? items[0] : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`);
+
+const allScored = ({ edges }) => !edges || edges.some((edge) => edge === null);
+
+// Whether what was opened proves the answers; with every id scored they are proven even if it does not.
+const enough = ({ certified, certificate: { kth, bound } }) =>
+  certified && (kth === null || bound === null || bound <= kth);
+
+// One sentence, with the numbers, of what is proven.
+export function proofOf(mask) {
+  const { certified, certificate, search, predictions } = mask;
+  const { kth, bound, opened } = certificate;
+  const ids = count(search.num_ids);
+  const hashes = opened.length === 1 ? "the hash" : "each hash";
+  const buckets = `${list(opened.map(count))} of the ${count(certificate.num_buckets)} buckets of ${hashes}`;
+  const all = search.scored >= search.num_ids;
+  if (allScored(certificate) || (all && (kth === null || !enough(mask)))) {
+    return `Every one of the ${ids} ids was scored, so no other belongs into this list.`;
+  }
+  const was = opened.every((many) => many === 1) ? "was" : "were";
+  const looked = `${buckets} ${was} opened and ${count(search.scored)} of ${ids} ids scored`;
+  if (kth === null) {
+    const few = `${looked}, with ${predictions.length || "no"} answers`;
+    if (certified) return `${few}; no other id may be answered.`;
+    return `${few}; any id in the unopened corner could still be one: not certified.`;
+  }
+  const [most, last] = apart(bound, kth);
+  const rest = `any other id scores at most ${most}, the last answer ${last}`;
+  if (all) return `Every one of the ${ids} ids was scored, but ${buckets} are proof enough: ${rest}.`;
+  if (certified) return `${looked}; ${rest}: proven that none is missing.`;
+  const doubt = `an id in the unopened corner could still score up to ${most}, more than the last answer's ${last}`;
+  return `${looked}; ${doubt}: not certified.`;
+}
+
+// The pair of hashes that is drawn. With more than two, the others count with their edges: what an id in no opened
+// bucket may have there at most.
+export function slice(certificate, pair) {
+  const open = allScored(certificate);
+  const hidden = open && certificate.opened.length > 2; // with others that have no edge, there is no line in this plane
+  const others = open ? [] : certificate.edges.filter((_, hash) => !pair.includes(hash));
+  return {
+    points: certificate.points.map((point) => ({ ...point, x: point.values[pair[0]], y: point.values[pair[1]] })),
+    edges: open ? null : pair.map((hash) => certificate.edges[hash]),
+    line: certificate.kth === null || hidden ? null : certificate.kth - sum(others),
+    bound: open ? null : certificate.bound - sum(others),
+    labels: pair.map((hash) => `value under hash ${hash + 1}`),
+  };
+}
+
+export class Certificate {
+  constructor(node, { tryBeam, prior }) {
+    Object.assign(this, { node, tryBeam, prior });
+    this.mask = 0;
+    this.pair = null; // of hashes, that is drawn
+    this.frame = el("div", { class: "frame" });
+    this.others = el("p", { class: "small soft" });
+    new ResizeObserver(() => this.frame.clientWidth !== this.width && this.draw()).observe(this.frame);
+  }
+
+  show(masks) {
+    this.masks = masks;
+    this.mask = Math.min(this.mask, masks.length - 1);
+    const mask = masks[this.mask];
+    if (!mask?.certificate) return this.node.replaceChildren();
+    const { certificate, certified } = mask;
+    const hashes = certificate.opened.length;
+    this.pair ??= hashes === 1 ? [0] : [0, 1];
+    // Best first, so that the slider walks down from the best answer.
+    this.points = certificate.points.toSorted((a, b) => sum(b.values) - sum(a.values));
+    const once = Math.min(FIRST_BEAM, certificate.num_buckets);
+    this.said = el("output", { class: "said small", for: "walk" }, this.hint());
+    this.walk = el("input", {
+      id: "walk",
+      type: "range",
+      min: "0",
+      max: String(Math.max(0, this.points.length - 1)),
+      value: "0",
+      oninput: () => this.mark(Number(this.walk.value)),
+    });
+    this.walk.setAttribute("aria-valuetext", this.points.length ? this.describe(0) : "no points");
+    this.node.replaceChildren(
+      ...[
+        el(
+          "h2",
+          { id: "proof" },
+          "Certificate ",
+          el("span", { class: certified ? "badge" : "badge doubt" }, certified ? "certified" : "not certified"),
+        ),
+        el("p", { class: "proof" }, proofOf(mask)),
+        this.choices(masks, hashes),
+        el(
+          "figure",
+          { "aria-labelledby": "proof" },
+          this.frame,
+          this.legend(certificate),
+          this.others,
+          el("label", { for: "walk", class: "small soft" }, "Walk through the points, best first"),
+          this.walk,
+          this.said,
+        ),
+        this.prior &&
+          !allScored(certificate) &&
+          el(
+            "p",
+            { class: "small soft" },
+            "A bucket opens by its most frequent member, so ids that were opened may lie in the corner too.",
+          ),
+        allScored(certificate) &&
+          certificate.num_buckets > once &&
+          el(
+            "p",
+            { class: "small soft" },
+            "With so few ids that costs less than a search. ",
+            el(
+              "button",
+              { type: "button", class: "link", onclick: () => this.tryBeam(once) },
+              `See what ${once} buckets a hash would prove`,
+            ),
+          ),
+        this.numbers(mask),
+      ].filter(Boolean),
+    );
+    this.draw();
+  }
+
+  choices(masks, hashes) {
+    const choose = (label, options, chosen, act) => {
+      const select = el(
+        "select",
+        { onchange: () => act(Number(select.value)) },
+        options.map((text, i) => el("option", { value: i, selected: i === chosen }, text)),
+      );
+      return el("label", { class: "check" }, label, select);
+    };
+    const pairs = [];
+    for (let a = 0; a < hashes; a += 1) for (let b = a + 1; b < hashes; b += 1) pairs.push([a, b]);
+    const parts = [];
+    if (masks.length > 1) {
+      parts.push(
+        choose(
+          "Of mask",
+          masks.map((_, i) => String(i + 1)),
+          this.mask,
+          (i) => {
+            this.mask = i;
+            this.show(this.masks);
+          },
+        ),
+      );
+    }
+    if (pairs.length > 1) {
+      const now = pairs.findIndex(([a, b]) => a === this.pair[0] && b === this.pair[1]);
+      parts.push(
+        choose(
+          "Hashes",
+          pairs.map(([a, b]) => `${a + 1} and ${b + 1}`),
+          now,
+          (i) => {
+            this.pair = pairs[i];
+            this.draw();
+          },
+        ),
+      );
+    }
+    return parts.length ? el("div", { class: "row" }, parts) : null;
+  }
+
+  draw() {
+    const mask = this.masks?.[this.mask];
+    this.width = this.frame.clientWidth;
+    if (!mask?.certificate || !this.width) return;
+    const drawn = slice({ ...mask.certificate, points: this.points }, this.pair);
+    this.plane = new Plane({ ...drawn, enough: enough(mask), title: `Plane of ids. ${proofOf(mask)}` }, this.width);
+    this.plane.node.addEventListener("pointermove", (event) => this.mark(this.plane.nearest(event)));
+    this.plane.node.addEventListener("pointerdown", (event) => this.mark(this.plane.nearest(event)));
+    this.plane.node.addEventListener("pointerleave", () => this.mark(-1));
+    this.frame.replaceChildren(this.plane.node);
+    const most = (drawn.edges ? mask.certificate.edges : []).map(
+      (edge, hash) => `${number(edge)} under hash ${hash + 1}`,
+    );
+    const rest = most.filter((_, hash) => !this.pair.includes(hash)).join(", ");
+    this.others.hidden = !rest || drawn.line === null;
+    const line = "The line is what an unopened id would need under these two, with the most it can have elsewhere";
+    this.others.textContent = `${line}: ${rest}.`;
+  }
+
+  hint() {
+    return "Point at an id to see its name.";
+  }
+
+  describe(i) {
+    const { name, values, ...point } = this.points[i];
+    const what = { answer: "an answer", out: "left out", seen: "opened", unseen: "not opened" }[kindOf(point)];
+    const terms = values
+      .map((value) => number(value))
+      .join(" + ")
+      .replaceAll("+ −", "− ");
+    return `${spoken(name)}: ${terms} = ${number(sum(values))}, ${what}`;
+  }
+
+  mark(i) {
+    this.plane?.mark(i);
+    this.said.textContent = i < 0 ? this.hint() : this.describe(i);
+    if (i >= 0) {
+      this.walk.value = String(i);
+      this.walk.setAttribute("aria-valuetext", this.describe(i));
+    }
+  }
+
+  // An answer of the list was pointed at.
+  point(mask, name) {
+    if (mask !== this.mask || !this.points) return;
+    this.mark(name === null ? -1 : this.points.findIndex((point) => point.answer && point.name === name));
+  }
+
+  legend(certificate) {
+    const key = (kind, text) => el("li", {}, el("span", { class: `key key-${kind}`, "aria-hidden": "true" }), text);
+    const open = allScored(certificate);
+    const many = certificate.opened.length > 2;
+    return el(
+      "ul",
+      { class: "legend small soft", role: "list" },
+      key("answer", "answer"),
+      key("seen", open ? "scored" : "opened"),
+      !open && key("unseen", "not opened"),
+      certificate.points.some((point) => point.excluded) && key("out", "left out"),
+      certificate.kth !== null &&
+        !(open && many) &&
+        key("level", many ? "enough to get in" : "as good as the last answer"),
+      !open && key("closed", "unopened corner"),
+    );
+  }
+
+  // The facts of the picture, for those who do not see it.
+  numbers({ certificate, predictions }) {
+    const { edges, opened, kth, bound, num_buckets: buckets } = certificate;
+    const open = allScored(certificate);
+    const told = (many, j) =>
+      open ? `all ${count(buckets)} buckets` : `${plural(many, "bucket")} with more than ${number(edges[j])}`;
+    const answers = this.points.filter(({ answer }) => answer).slice(0, MOST_ROWS);
+    return el(
+      "details",
+      {},
+      el("summary", {}, "The picture in numbers"),
+      factsOf([
+        ...opened.map((many, j) => [`Hash ${j + 1}`, told(many, j)]),
+        ["An unopened id scores at most", open ? "there is none" : number(bound)],
+        [`The last of ${count(predictions.length)} answers scores`, kth === null ? "anything gets in" : number(kth)],
+      ]),
+      tableOf(
+        "Values of the answers",
+        ["Answer", ...opened.map((_, j) => `Hash ${j + 1}`), "Score"],
+        answers.map(({ name, values }) => [nameOf(name), ...[...values, sum(values)].map((value) => number(value))]),
+      ),
+    );
+  }
+}
