@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from superbloom import growth, store
 from superbloom.answers import Prediction
 from superbloom.calibrate import calibrate
+from superbloom.coherent import check_threads, with_coherent_hashes
 from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
@@ -63,12 +64,14 @@ class Superbloom:
         if targets is not None:
             options = {"tied": False} | options | {"num_target_ids": len(targets)}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
+        # Two coherent functions tell every pair apart between them.
+        hashes = 2 if config.coherent == 2 else config.num_hashes
         if "alpha" not in options:
             sizes = {corpus.num_ids, len(targets or corpus.vocab)}
-            config = replace(config, alpha=min(config.alpha, *(max_alpha(n, config.num_hashes) for n in sizes)))
-        check_sizes(corpus.num_ids, config.num_hashes, config.alpha)
+            config = replace(config, alpha=min(config.alpha, *(max_alpha(n, hashes) for n in sizes)))
+        check_sizes(corpus.num_ids, hashes, config.alpha)
         if targets is not None:
-            check_sizes(len(targets), config.num_hashes, config.target_alpha or config.alpha)
+            check_sizes(len(targets), hashes, config.target_alpha or config.alpha)
         return config
 
     def fit(
@@ -102,9 +105,14 @@ class Superbloom:
         else:
             shape = self.config_for(corpus)
             check_memory(shape, config)
+            if shape.coherent:
+                check_threads(shape.coherent, config.devices)
             torch.manual_seed(config.seed)
             with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
                 model = Model.create(shape, corpus.vocab, corpus.target_vocab)
+            if shape.coherent:
+                with room_for("coherent hash functions", "train with --coherent 0"):
+                    model = with_coherent_hashes(model, corpus)
         folder = None if run is None else Path(run)
         ready = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin, ready=ready)

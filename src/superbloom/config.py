@@ -32,6 +32,7 @@ class ModelConfig:
     alpha: int = option(4, "ids that share a bucket; 1 is no hashing")
     hash_seed: int = option(0, "seed of the hash functions")
     spread: bool = option(True, "keep frequent ids out of each other's buckets; without, hashes are fully random")
+    coherent: int = option(0, "of the hash functions, how many put ids together that go together: 0, 1 or 2 (App. D)")
     # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
     num_special: int = option(4, "special ids, each with m tokens of its own")
     dim: int = option(128, "width d of the embeddings")
@@ -68,6 +69,12 @@ class ModelConfig:
         for name in ("num_target_ids", "target_alpha", "buckets"):
             if getattr(self, name) is not None and self._low(name, 1):
                 faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
+        if type(self.coherent) is not int or not 0 <= self.coherent <= 2:
+            faults.append(f"coherent={self.coherent!r}: 0, 1 or 2 is allowed")
+        elif not faults and self.coherent > self.num_hashes:
+            faults.append(
+                f"coherent={self.coherent} with num_hashes={self.num_hashes}: no more than there are is allowed"
+            )
         if not _seed(self.hash_seed):
             faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
         for name in ("spread", "distance", "positions", "next_sentence", "tied", "transform", "output_bias"):

@@ -2,7 +2,8 @@
 
 Hash j is a seeded random permutation of the ids cut into num_buckets runs of (almost) alpha ids; a run is
 a bucket. Or, spread, every num_buckets consecutive ids fall into different buckets: ids are numbered by frequency, so
-that frequent ones share buckets with rare ones only. An id is read and predicted as its digest: m tokens, one per hash.
+that frequent ones share buckets with rare ones only. Or, coherent, ids that go together fall into the same (App. D,
+coherent.py). An id is read and predicted as its digest: m tokens, one per hash.
 No two ids share a digest, so a digest names its id. The tables and their inverses are kept, not recomputed:
 
     table (num_ids, m)      bucket of each id under each hash
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from torch import Tensor
 
 from superbloom.errors import InputError
 from superbloom.special import Special
+
+if TYPE_CHECKING:
+    from superbloom.corpus import Corpus
 
 # Rounds of random repair before the regular construction takes over; 5.3M ids at alpha=50 need three.
 REPAIR_ROUNDS = 64
@@ -80,18 +84,44 @@ class BloomHash:
         check_sizes(num_ids, num_hashes, alpha)
         buckets = -(-num_ids // alpha)
         rng = np.random.default_rng([seed, num_ids, num_hashes, alpha])
-        # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
-        runs = (np.arange(num_ids, dtype=np.int64) * buckets // num_ids).astype(np.int32)
-        stratum = np.arange(num_ids, dtype=np.int32) // (buckets if spread else num_ids)
-        table = np.empty((num_ids, num_hashes), dtype=np.int32)
-        for j in range(num_hashes):
-            if spread:
-                for start in range(0, num_ids, buckets):
-                    table[start : start + buckets, j] = rng.permutation(buckets)[: num_ids - start]
-            else:
-                table[rng.permutation(num_ids), j] = runs
-        if not _repair(table, stratum, buckets, rng):
-            table = _regular_table(num_ids, num_hashes, buckets, rng, spread)
+        table = _fill(np.empty((num_ids, 0), dtype=np.int32), num_hashes, buckets, rng, spread)
+        return cls.from_table(torch.from_numpy(table), buckets, alpha, num_special)
+
+    @classmethod
+    def coherent(
+        cls,
+        corpus: Corpus,
+        num_hashes: int = 2,
+        alpha: int = 20,
+        coherent: int = 1,
+        seed: int = 0,
+        num_special: int = len(Special),
+        spread: bool = False,
+        *,
+        targets: bool = False,
+    ) -> BloomHash:
+        """Hash functions of which the first one or two put ids together that go together in a corpus; App. D.
+
+        No two ids share a bucket of both. The others are random. targets: of the vocabulary that is predicted, if it is
+        another one.
+
+        >>> from superbloom.corpus import Corpus
+        >>> corpus = Corpus.from_sequences([["oak", "elm", "ash"], ["cod", "eel", "ray"], ["jay", "owl", "kea"]] * 20)
+        >>> bloom = BloomHash.coherent(corpus, alpha=3)
+        >>> len(set(bloom.buckets([corpus.vocab.id(name) for name in ("oak", "elm", "ash")])[:, 0].tolist()))
+        1
+        """
+        from superbloom.coherent import coherent_columns
+
+        num_ids = len(corpus.target_vocab if targets and corpus.target_vocab is not None else corpus.vocab)
+        check_coherent(coherent, num_hashes)
+        check_sizes(num_ids, num_hashes if coherent < 2 else 2, alpha)
+        if not coherent:
+            return cls.random(num_ids, num_hashes, alpha, seed, num_special, spread)
+        buckets = -(-num_ids // alpha)
+        rng = np.random.default_rng([seed, num_ids, num_hashes, alpha])
+        columns = coherent_columns(corpus, buckets, coherent, rng, targets)
+        table = _fill(columns, num_hashes, buckets, rng, spread)
         return cls.from_table(torch.from_numpy(table), buckets, alpha, num_special)
 
     @classmethod
@@ -238,6 +268,36 @@ def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
         )
 
 
+def check_coherent(coherent: int, num_hashes: int) -> None:
+    """Raise InputError unless so many hash functions can be coherent."""
+    if type(coherent) is not int or not 0 <= coherent <= min(2, num_hashes):
+        raise InputError(
+            f"coherent={coherent!r} given with num_hashes={num_hashes}; 0 to {min(2, num_hashes)} is allowed"
+        )
+
+
+def _fill(columns: np.ndarray, num_hashes: int, num_buckets: int, rng: np.random.Generator, spread: bool) -> np.ndarray:
+    """The given columns of a table and random ones beside them, num_hashes in all, without complete collisions."""
+    num_ids, given = columns.shape
+    # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
+    runs = (np.arange(num_ids, dtype=np.int64) * num_buckets // num_ids).astype(np.int32)
+    stratum = np.arange(num_ids, dtype=np.int32) // (num_buckets if spread else num_ids)
+    table = np.empty((num_ids, num_hashes), dtype=np.int32)
+    table[:, :given] = columns
+    for j in range(given, num_hashes):
+        if spread:
+            for start in range(0, num_ids, num_buckets):
+                table[start : start + num_buckets, j] = rng.permutation(num_buckets)[: num_ids - start]
+        else:
+            table[rng.permutation(num_ids), j] = runs
+    if given == num_hashes or _repair(table, stratum, num_buckets, rng):
+        return table
+    if not given:
+        return _regular_table(num_ids, num_hashes, num_buckets, rng, spread)
+    table[:, 1:] = shifted(columns[:, 0], num_buckets, num_hashes, rng)
+    return table
+
+
 def _repair(table: np.ndarray, stratum: np.ndarray, num_buckets: int, rng: np.random.Generator) -> bool:
     """Remove complete collisions in place by trading last buckets with random partners; False if it gives up.
 
@@ -297,7 +357,29 @@ def _regular_table(
         ids = np.argsort(np.lexsort((ids, rank)))
     table = np.empty((num_ids, num_hashes), dtype=np.int32)
     table[ids, 0] = rng.permutation(num_buckets)[first]
-    for j in range(1, num_hashes):
-        table[ids, j] = rng.permutation(num_buckets)[(first + rank) % num_buckets]
-        rank //= num_buckets
+    table[ids, 1:] = _shifts(first, rank, num_buckets, num_hashes, rng)
+    return table
+
+
+def shifted(first: np.ndarray, num_buckets: int, num_hashes: int, rng: np.random.Generator) -> np.ndarray:
+    """Such hashes beside a given one, (num_ids, num_hashes - 1).
+
+    >>> second = shifted(np.array([0, 0, 1, 1]), 2, 2, np.random.default_rng(0))
+    >>> sorted(zip([0, 0, 1, 1], second[:, 0].tolist()))
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    ids = np.lexsort((rng.random(len(first)), first))
+    rank = np.arange(len(ids)) - np.searchsorted(first[ids], first[ids])
+    table = np.empty((len(ids), num_hashes - 1), dtype=np.int32)
+    table[ids] = _shifts(first[ids], rank, num_buckets, num_hashes, rng)
+    return table
+
+
+def _shifts(
+    first: np.ndarray, rank: np.ndarray, num_buckets: int, num_hashes: int, rng: np.random.Generator
+) -> np.ndarray:
+    table = np.empty((len(first), num_hashes - 1), dtype=np.int32)
+    for j in range(num_hashes - 1):
+        table[:, j] = rng.permutation(num_buckets)[(first + rank) % num_buckets]
+        rank = rank // num_buckets
     return table
