@@ -19,6 +19,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -68,6 +69,15 @@ PROBLEMS: Problems = {
     503: {"model": Problem, "description": "Loading, stopping, or too much to do; Retry-After says when to ask again."},
 }
 READ: Problems = {status: PROBLEMS[status] for status in (401, 421, 422, 503)}
+
+
+class AnyConvertor(PathConvertor):
+    """Any end of a path; names may have several lines."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", AnyConvertor())
 
 
 class Json(JSONResponse):
@@ -305,7 +315,7 @@ def _name_routes(app: FastAPI, models: Models) -> None:
         found = vocab.completions(prefix, k).tolist()
         return Json({"names": [{"name": vocab.name(id_), "count": vocab.count(id_)} for id_ in found]})
 
-    @app.get("/v1/names/{name:path}", response_model=NameFacts, responses=READ | unknown, tags=["names"])
+    @app.get("/v1/names/{name:any}", response_model=NameFacts, responses=READ | unknown, tags=["names"])
     def name_facts(name: str) -> Response:
         """A name's id, count and digest, and who shares its buckets."""
         predictor = models.service.predictor
