@@ -6,15 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from serving import sure
 
 from superbloom import MASK
 from superbloom.answers import Certificate, Found
-from superbloom.config import ModelConfig
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.explain import MATES, facts_of
-from superbloom.model import Model
 from superbloom.predict import Predictor, Query
-from superbloom.prior import Prior
 from superbloom.vocab import Vocab
 
 NAMES, TAGS, WORDS = 3000, 400, 1200
@@ -23,7 +21,6 @@ CLOSE = 1e-4
 
 @cache
 def predictor(m: int = 2, mask_as: str = "question", weight: float = 0.5, kind: str = "names") -> Predictor:
-    """An untrained model that is sure of itself, so that few buckets are worth opening."""
     rng = np.random.default_rng(m)
     targets = None
     if kind == "text":
@@ -35,26 +32,7 @@ def predictor(m: int = 2, mask_as: str = "question", weight: float = 0.5, kind: 
         vocab, _ = Vocab.from_arrays([f"name {i}" for i in range(NAMES)], rng.integers(1, 500, NAMES))
     if kind == "targets":
         targets, _ = Vocab.from_arrays([f"tag {i}" for i in range(TAGS)], rng.integers(1, 500, TAGS))
-    config = ModelConfig(
-        num_ids=len(vocab),
-        num_hashes=m,
-        alpha=1 if m == 1 else 4,
-        mask_as=mask_as,
-        dim=32,
-        heads=2,
-        ffn_dim=32,
-        seq_len=8,
-        tied=targets is None,
-        num_target_ids=None if targets is None else len(targets),
-    )
-    torch.manual_seed(m)
-    model = Model.create(config, vocab, targets)
-    with torch.no_grad():
-        for parameter in model.network.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.6)
-    counts = torch.from_numpy(np.array(model.target_vocab.counts))
-    return Predictor(replace(model, prior=Prior(counts, weight, float(m))))
+    return Predictor(sure(vocab, targets, weight, seed=m, num_hashes=m, alpha=1 if m == 1 else 4, mask_as=mask_as))
 
 
 def ask(predictor: Predictor, query: Query) -> list[Found]:

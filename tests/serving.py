@@ -1,0 +1,105 @@
+"""Small models without training, and servers of them in a thread."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from superbloom.config import ModelConfig
+from superbloom.model import Model
+from superbloom.predict import Predictor
+from superbloom.prior import Prior
+from superbloom.vocab import Vocab
+
+ODD = [
+    "a/b",
+    "/",
+    "..",
+    ".",
+    "what?",
+    "50%",
+    "%2F",
+    "#1",
+    "Ørsted",
+    "日本",
+    "🌼",
+    "tab\there",
+    "two\nlines",
+    "\u202eleft",
+]
+SHORT = ["", "0", "a", "b", "A", "é", "null", "<b>", "[PAD]"]
+
+
+def sure(
+    vocab: Vocab, targets: Vocab | None = None, weight: float = 0.5, seed: int = 0, std: float = 0.6, **options: Any
+) -> Model:
+    """An untrained model that is sure of itself, so that few buckets are worth opening."""
+    small = {"dim": 32, "heads": 2, "ffn_dim": 32, "seq_len": 8, "tied": targets is None}
+    sizes = {"num_ids": len(vocab), "num_target_ids": None if targets is None else len(targets)}
+    torch.manual_seed(seed)
+    model = Model.create(ModelConfig(**sizes, **small | options), vocab, targets)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=std)
+    counts = torch.from_numpy(np.array(model.target_vocab.counts))
+    return replace(model, prior=Prior(counts, weight, float(model.config.num_hashes)))
+
+
+def names_vocab() -> Vocab:
+    """Names of rings, short ones that a fuzzer finds, and odd ones."""
+    names = [*(f"ring {r} name {i}" for r in range(24) for i in range(8)), *SHORT, *ODD]
+    return Vocab.from_arrays(names, np.arange(len(names), 0, -1))[0]
+
+
+def text_vocab() -> Vocab:
+    words = [
+        "miles davis",
+        "john coltrane",
+        "john",
+        "davis",
+        "is",
+        "a",
+        "jazz",
+        "musician",
+        "piano",
+        "plays",
+        ".",
+        "##s",
+    ]
+    kinds = np.array([2 if " " in word else 0 for word in words], dtype=np.int8)
+    return Vocab.from_arrays(words, np.arange(len(words), 0, -1), kinds, "lowercase")[0]
+
+
+@cache
+def of_names(seed: int = 0) -> Predictor:
+    return Predictor(sure(names_vocab(), seed=seed))
+
+
+@cache
+def of_text() -> Predictor:
+    return Predictor(sure(text_vocab(), alpha=2, seq_len=16))
+
+
+@contextmanager
+def live(app: Any) -> Iterator[str]:
+    """The address of an application that is served in a thread."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
