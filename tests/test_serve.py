@@ -458,7 +458,7 @@ def test_a_body_that_is_not_said_to_be_json_is_told_so(names):
     [
         ("GET", "/nothing", 404),
         ("GET", "/v1/nothing", 404),
-        ("GET", "/v1/predict", 404),
+        ("GET", "/v1/predict", 405),
         ("DELETE", "/v1/model", 405),
         ("POST", "/health", 405),
         ("GET", "/../../etc/passwd", 404),

@@ -22,6 +22,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from superbloom import __version__
 from superbloom.answers import NameFacts
@@ -80,6 +82,14 @@ class AnyConvertor(PathConvertor):
 register_url_convertor("any", AnyConvertor())
 
 
+class Page(Mount):
+    """The files of the page, but not in place of the API: a wrong method there is told to be one."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        of_the_api = scope["path"].startswith(("/v1/", "/health", "/ready", "/metrics", "/openapi.json"))
+        return (Match.NONE, {}) if of_the_api else super().matches(scope)
+
+
 class Json(JSONResponse):
     """JSON in UTF-8; halves of surrogate pairs, which a client may send, go back escaped."""
 
@@ -120,7 +130,7 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     _predict_routes(app, models, settings)
     _name_routes(app, models)
     if PAGE.is_dir():
-        app.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
+        app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
     app.add_middleware(Guard, settings=settings, metrics=metrics, shed=models.shed)
     if settings.cors:
         app.add_middleware(
