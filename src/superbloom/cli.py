@@ -622,6 +622,46 @@ def inspect(
         _print_tree(found)
 
 
+@app.command("plan")
+@_options_of(ModelConfig, TrainConfig)
+def plan_(
+    ids: Annotated[int, typer.Option(help="How many names the catalogue has.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to use: 16GB, 16GiB or bytes. (default: what this machine has)")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
+    from superbloom.api import train_config
+    from superbloom.config import preset_options
+    from superbloom.plan import in_bytes, measure, plan, table
+
+    shape, training = ({}, {}) if preset is None else preset_options(preset)
+    given = {name: value for name, value in options.items() if value is not None}
+    model_fields = {field.name for field in fields(ModelConfig)}
+    shape |= {name: value for name, value in given.items() if name in model_fields}
+    training |= {name: value for name, value in given.items() if name not in model_fields}
+    found = plan(ids, None if memory is None else in_bytes(memory), shape, train_config(**training))
+    rates = measure()
+    if json_:
+        _print_json(found.document(rates))
+        return
+    from rich.console import Console
+
+    from superbloom.report import command
+
+    Console().print(table(found, rates))
+    chosen = {name: getattr(found.config, name) for name in ("alpha", "num_hashes", "dim", "heads", "ffn_dim")}
+    words = [f"--preset {q(preset)}"] if preset is not None else []
+    for name, value in (chosen | given).items():
+        flag = name.replace("_", "-")
+        words.append(f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {q(str(value))}")
+    typer.echo(f"Next:\n  {command()} train CORPUS --out MODEL {' '.join(words)}")
+    typer.echo(f"  {command()} serve MODEL --precision int8")
+
+
 def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
     corpus.save(out)
     counts, dropped = corpus.counts(), corpus.info.get("dropped", {})
