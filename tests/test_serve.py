@@ -215,12 +215,12 @@ def test_names_are_completed_and_told(names):
 
 def test_the_model_is_told():
     history = [{"step": 5, "recall_at_10": 0.5}]
-    measured = {"history": history, "test": {"rows": 3}}
+    measured = {"history": history, "test": {"rows": 3, "recall": float("nan")}}
     served = Served(serving.of_names(), "cities", {"steps": 7, "seconds": 1.5}, measured)
     with asking(lambda: served, Settings(max_k=50)) as client:
         until(lambda: client.get("/ready").status_code == 200)
         card = client.get("/v1/model").json()
-        assert client.get("/v1/report").json() == measured
+        assert client.get("/v1/report").json() == {"history": history, "test": {"rows": 3, "recall": None}}
     config = serving.of_names().model.config
     assert (card["name"], card["reads"], card["steps"], card["trained_seconds"]) == ("cities", "names", 7, 1.5)
     assert (card["num_ids"], card["num_buckets"], card["seq_len"]) == (config.num_ids, config.num_buckets, 8)

@@ -206,7 +206,8 @@ def _state_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/v1/report", response_model=Report, responses=READ, tags=["model"])
     async def report() -> Response:
         """What was measured of the model."""
-        measured = models.service.served.metrics
+        # What could not be measured is NaN in Python, and null in JSON.
+        measured = json.loads(json.dumps(models.service.served.metrics), parse_constant=lambda _: None)
         history, test = measured.get("history"), measured.get("test")
         return Json(
             {"history": history if isinstance(history, list) else [], "test": test if isinstance(test, dict) else None}

@@ -44,6 +44,8 @@ def serve(
 ) -> None:
     """Serve a model folder until a signal ends it; InputError if it cannot be."""
     read_folder(folder, "model", verify=False)  # what it is; its files are checked when they are loaded
+    if report is not None and not (report / "metrics.json").is_file():
+        raise InputError(f"--report {report} has no metrics.json; give a folder that `superbloom evaluate --out` wrote")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
 
     def load() -> Served:
