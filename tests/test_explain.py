@@ -32,7 +32,9 @@ def predictor(m: int = 2, mask_as: str = "question", weight: float = 0.5, kind: 
         vocab, _ = Vocab.from_arrays([f"name {i}" for i in range(NAMES)], rng.integers(1, 500, NAMES))
     if kind == "targets":
         targets, _ = Vocab.from_arrays([f"tag {i}" for i in range(TAGS)], rng.integers(1, 500, TAGS))
-    return Predictor(sure(vocab, targets, weight, seed=m, num_hashes=m, alpha=1 if m == 1 else 4, mask_as=mask_as))
+    # So sure that few buckets are worth opening.
+    options = {"num_hashes": m, "alpha": 1 if m == 1 else 4, "mask_as": mask_as, "std": 0.6}
+    return Predictor(sure(vocab, targets, weight, seed=m, **options))
 
 
 def ask(predictor: Predictor, query: Query) -> list[Found]:
