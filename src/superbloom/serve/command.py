@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -65,7 +66,13 @@ def serve(
                 webbrowser.open(url)
 
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, backlog=BACKLOG, ws="none"
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            ws="none",
+            timeout_graceful_shutdown=math.ceil(settings.seconds) + 1,  # all is answered by then, if not read
         )
         server = _Server(config, app.state.models, ready, notice)
         notice(f"loading {folder.resolve().name} …")
