@@ -1,0 +1,438 @@
+"""`superbloom serve` as a process: ready when it is, signals, refusals in one line, and what it never does."""
+
+import http.client
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import launch
+import pytest
+import serving
+from typer.testing import CliRunner
+
+from superbloom import store
+from superbloom.cli import app
+from superbloom.predict import Predictor
+
+ONE = "ring 1 name 2"
+HOLD, PICKLED = "hold", "pickled.txt"  # files in the folder of a server: while the first is there, it does not answer
+
+
+def save(folder: Path, seed: int = 0, text: bool = False) -> None:
+    predictor = serving.of_text() if text else serving.of_names(seed)
+    store.save(predictor.model, folder, training={"steps": seed}, metrics={"history": []})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("serve") / "model"
+    save(folder)
+    return folder
+
+
+def held() -> None:
+    """In the process of a server: nothing is answered while the file is there."""
+    original = Predictor.answer
+
+    def answer(self: Predictor, queries: Any) -> Any:
+        while Path(HOLD).exists():
+            time.sleep(0.005)
+        return original(self, queries)
+
+    Predictor.answer = answer  # type: ignore[method-assign]
+
+
+def no_pickle() -> None:
+    """In the process of a server: pickles and torch.load are written down, the first one for control."""
+    import torch
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("torch.load was called")
+
+    def hook(event: str, arguments: Any) -> None:
+        if event.startswith("pickle."):
+            with Path(PICKLED).open("a") as file:
+                file.write(f"{event} {arguments}\n")
+
+    torch.load = refuse
+    sys.addaudithook(hook)
+    pickle.loads(pickle.dumps(Path()))
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come to pass")
+
+
+class Server:
+    """A process that serves, and the file that has what it prints."""
+
+    def __init__(self, folder: Path, *arguments: object, before: Callable[[], None] | None = None) -> None:
+        self.folder = folder
+        (folder / launch.OUTPUT).unlink(missing_ok=True)
+        self.process = launch.start(folder, "serve", *arguments, "--no-browser", before=before)
+
+    @property
+    def printed(self) -> str:
+        file = self.folder / launch.OUTPUT
+        return file.read_text() if file.exists() else ""
+
+    def ready(self) -> str:
+        """Its address, once it tells it."""
+        until(lambda: "serving " in self.printed or not self.process.is_alive())
+        found = re.search(r"^serving \S+ at (http://\S+:\d+)/ ", self.printed, re.MULTILINE)
+        assert found, self.printed
+        return found[1]
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def ended(self) -> int:
+        self.process.join(60)
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+
+@contextmanager
+def serve(folder: Path, *arguments: object, before: Callable[[], None] | None = None) -> Iterator[Server]:
+    server = Server(folder, *arguments, before=before)
+    try:
+        yield server
+    finally:
+        (folder / HOLD).unlink(missing_ok=True)
+        if server.process.is_alive():
+            server.process.kill()
+        server.process.join()
+
+
+def request(url: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            text = answer.read()
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            text, status = error.read(), error.code
+    return status, json.loads(text) if text[:1] == b"{" else text.decode()
+
+
+def in_flight(url: str) -> int:
+    """Requests not answered yet, but for this one."""
+    lines = request(f"{url}/metrics")[1].splitlines()
+    return int(float(next(line for line in lines if line.startswith("superbloom_requests_in_flight ")).split()[1])) - 1
+
+
+def refused(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def test_it_is_ready_once_its_model_is_loaded(model, tmp_path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    (tmp_path / HOLD).touch()
+    with serve(tmp_path, model, "--port", port, before=held) as server:
+        until(lambda: not refused(url))
+        assert request(f"{url}/ready") == (503, {"error": "the model is being loaded; ask again in a moment"})
+        assert request(f"{url}/health") == (200, {"status": "ok"})
+        assert request(f"{url}/v1/predict", {"context": [ONE]})[0] == 503
+        assert server.printed.splitlines() == ["loading model …"]
+        (tmp_path / HOLD).unlink()
+        assert server.ready() == url
+        assert request(f"{url}/ready") == (200, {"status": "ready"})
+        assert request(f"{url}/v1/predict", {"context": [ONE]})[0] == 200
+        server.signal(signal.SIGINT)
+        assert server.ended() == 0
+        assert len(server.printed.splitlines()) == 2
+
+
+def stopped_with_requests_in_flight(model: Path, folder: Path, number: int = 32) -> None:
+    contexts = [[f"ring {i % 24} name {i % 8}", *["a"] * (i % 4)] for i in range(number)]
+    predictor = serving.of_names()
+    with serve(folder, model, "--port", 0, before=held) as server, ThreadPoolExecutor(number) as pool:
+        url = server.ready()
+        (folder / HOLD).touch()
+        taken = [pool.submit(request, f"{url}/v1/predict", {"context": context, "k": 3}) for context in contexts]
+        until(lambda: in_flight(url) == number)
+        server.signal(signal.SIGTERM)
+        until(lambda: refused(url))
+        assert not any(future.done() for future in taken)
+        (folder / HOLD).unlink()
+        for future, context in zip(taken, contexts, strict=True):
+            status, answer = future.result()
+            assert status == 200
+            expected = predictor.predict(context, 3)[0]
+            told = answer["masks"][0]["predictions"]
+            assert [p["name"] for p in told] == [p.name for p in expected]
+            assert [p["score"] for p in told] == pytest.approx([p.score for p in expected], abs=1e-5)
+        assert server.ended() == 0
+        assert len(server.printed.splitlines()) == 2, server.printed
+
+
+def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(model, tmp_path):
+    """Check 6."""
+    stopped_with_requests_in_flight(model, tmp_path)
+
+
+@pytest.mark.slow
+def test_what_is_in_flight_is_answered_twenty_times(model, tmp_path):
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        stopped_with_requests_in_flight(model, tmp_path / str(number))
+
+
+def test_between_the_signal_and_the_end_nothing_new_is_taken(model, tmp_path):
+    """A connection that is there already may still ask: it is refused, and what it asked before is answered."""
+    with serve(tmp_path, model, "--port", 0, before=held) as server, ThreadPoolExecutor(1) as pool:
+        url = server.ready()
+        (tmp_path / HOLD).touch()
+        taken = pool.submit(request, f"{url}/v1/predict", {"context": [ONE]})
+        until(lambda: in_flight(url) == 1)
+        with closing(http.client.HTTPConnection(url.removeprefix("http://"))) as other:
+            other.request("GET", "/ready")
+            assert other.getresponse().read() == b'{"status":"ready"}'
+            server.signal(signal.SIGTERM)
+            with suppress(http.client.HTTPException, OSError):  # it may be closed already
+                other.request("POST", "/v1/predict", b'{"context": []}', {"content-type": "application/json"})
+                answer = other.getresponse()
+                assert answer.status == 503
+                assert b"the server is stopping" in answer.read()
+        (tmp_path / HOLD).unlink()
+        assert taken.result()[0] == 200
+        assert server.ended() == 0
+
+
+def test_a_client_that_does_not_read_its_answer_does_not_keep_it_from_ending(model, tmp_path):
+    with serve(tmp_path, model, "--port", 0, "--seconds", 3) as server:
+        url = server.ready()
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({"queries": [{"context": [ONE], "k": 200}] * 256}).encode()
+        head = b"POST /v1/predict/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        with socket.create_connection((host, int(port))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+            server.signal(signal.SIGTERM)
+            assert server.ended() == 0
+
+
+def test_a_replaced_folder_is_loaded_on_sighup_and_a_damaged_one_is_not(tmp_path):
+    folder = tmp_path / "model"
+    save(folder)
+    with serve(tmp_path, folder, "--port", 0) as server:
+        url = server.ready()
+
+        def best() -> list[str]:
+            _, answer = request(f"{url}/v1/predict", {"context": [ONE], "k": 3})
+            return [prediction["name"] for prediction in answer["masks"][0]["predictions"]]
+
+        def expected(seed: int) -> list[str]:
+            return [prediction.name for prediction in serving.of_names(seed).predict([ONE], 3)[0]]
+
+        assert best() == expected(0)
+        save(folder, seed=1)
+        assert best() == expected(0)
+        server.signal(signal.SIGHUP)
+        until(lambda: "the model was reloaded" in server.printed)
+        assert best() == expected(1) != expected(0)
+        assert request(f"{url}/v1/model")[1]["steps"] == 1
+        damage(folder)
+        server.signal(signal.SIGHUP)
+        line = until(lambda: re.search(r"the model was not reloaded, the old one stays: .*\n", server.printed))[0]
+        assert "model.safetensors" in line
+        assert best() == expected(1)
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        assert len(server.printed.splitlines()) == 4
+
+
+def damage(folder: Path) -> None:
+    """Another file in place of one, as a copy that went wrong leaves it."""
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-100] ^= 1
+    (folder / "damaged").write_bytes(content)
+    (folder / "damaged").replace(folder / "model.safetensors")
+
+
+def test_what_cannot_be_served_is_told_in_one_line(model, tmp_path):
+    shutil.copytree(model, tmp_path / "damaged")
+    damage(tmp_path / "damaged")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for number, (arguments, line) in enumerate(
+            [
+                ((tmp_path / "damaged", "--port", 0), "model.safetensors"),
+                ((tmp_path / "nothing", "--port", 0), "nothing"),
+                ((model, "--port", port), f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another"),
+                ((model, "--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines ask; give an --api-key"),
+                ((model, "--host", "a..b", "--api-key", "x"), "cannot listen on a..b:8000"),
+                ((model, "--api-key", ""), "the API key is empty"),
+                ((model, "--cors", "*"), "--cors * given; an origin like https://example.org is allowed"),
+                ((model, "--seconds", "0"), "seconds=0.0 given; a number above 0 is allowed"),
+                ((model, "--report", tmp_path), "has no metrics.json; give a folder that `superbloom evaluate --out`"),
+            ]
+        ):
+            (tmp_path / str(number)).mkdir()
+            with serve(tmp_path / str(number), *arguments) as server:
+                assert server.ended() == 2
+                printed = [text for text in server.printed.splitlines() if not text.startswith("loading ")]
+                assert len(printed) == 1, printed
+                assert printed[0].startswith("error: ")
+                assert line in printed[0]
+
+
+def test_a_model_that_fails_to_load_in_any_way_ends_the_server(model, tmp_path):
+    with serve(tmp_path, model, "--port", 0, before=broken) as server:
+        assert server.ended() != 0
+        assert "not what anyone expected" in server.printed
+
+
+def broken() -> None:
+    def load(_: Path) -> None:
+        raise KeyError("not what anyone expected")
+
+    store.load = load  # type: ignore[assignment]
+
+
+@contextmanager
+def asked(tmp_path: Path, *, text: bool = False) -> Iterator[tuple[Path, str]]:
+    save(tmp_path / "model", text=text)
+    with serve(tmp_path, tmp_path / "model", "--port", 0) as server:
+        yield tmp_path / "model", server.ready()
+
+
+def told(*words: object) -> str:
+    done = CliRunner().invoke(app, ["predict", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_a_server_is_asked_from_the_command_line_as_a_folder_is(tmp_path):
+    (tmp_path / "allowed.txt").write_text(f"{ONE}\na\nb\n")
+    with asked(tmp_path) as (model, url):
+        for words in (
+            [ONE],
+            [ONE, "[MASK]", "a", "-k", 3],
+            ["[MASK]", ONE, "[MASK]", "-k", 2],
+            [ONE, "--exclude-context", "--exclude", "a"],
+            [ONE, "--allow", "a", "--allow-file", tmp_path / "allowed.txt"],
+            [ONE, "--min-score", "-4"],
+            [ONE, "--min-score", "100"],
+            [ONE, "--beam", 1, "--max-rounds", 1, "-k", 5],
+            [ONE, "--beam", 3],
+            ["日本", "two\nlines", "-k", 1],
+        ):
+            assert told("--server", url, *words) == told(model, *words)
+            here, there = (json.loads(told(*place, *words, "--json")) for place in ([model], ["--server", url]))
+            assert here["context"] == there["context"]
+            for one, other in zip(here["predictions"], there["predictions"], strict=True):
+                for p, q in zip(one, other, strict=True):
+                    assert [p.pop(part) for part in ("name", "certified")] == [q.pop("name"), q.pop("certified")]
+                    assert q == pytest.approx(p)
+
+
+def test_a_server_is_asked_to_fill_in_a_text(tmp_path):
+    with asked(tmp_path, text=True) as (model, url):
+        for words in (["Miles Davis plays [MASK]."], ["[MASK1] is a [MASK2] qq.", "-k", 2]):
+            assert told("--server", url, "--text", *words) == told(model, "--text", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([ONE, "--server", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1: [Errno 111] Connection refused"),
+        ([ONE, "--server", "ftp://x"], "'ftp://x' given; an address like http://127.0.0.1:8000 is allowed"),
+        ([ONE, "--server", "http://x", "--combine", "min"], "a server combines hashes by their sum"),
+        ([ONE, "--server", "http://x", "--precision", "int8"], "--precision and --prior are the server's to choose"),
+        (["--server", "http://x"], "give the names of a context, or a --text with [MASK], and not both"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_in_one_line(words, line, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "superbloom", "predict", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {line}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_serving_uses_no_pickle(model, tmp_path):
+    """Check 17."""
+    with serve(tmp_path, model, "--port", 0, before=no_pickle) as server:
+        url = server.ready()
+        assert request(f"{url}/v1/predict", {"context": [ONE], "explain": True})[0] == 200
+        assert request(f"{url}/v1/names/nobody")[0] == 404
+        server.signal(signal.SIGHUP)
+        until(lambda: "the model was reloaded" in server.printed)
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        lines = (tmp_path / PICKLED).read_text().splitlines()
+        assert [line for line in lines if "pathlib" not in line] == []
+        assert lines  # the control
+
+
+def memory(process: Any, field: str) -> int:
+    """Kilobytes, as Linux tells them."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells how much memory was in use at most")
+def test_bodies_that_are_refused_take_no_memory(model, tmp_path):
+    """Check 9: 200 MB in chunks, and what one megabyte can hold."""
+    with serve(tmp_path, model, "--port", 0) as server:
+        url = server.ready()
+        host = url.removeprefix("http://")
+
+        def send(body: Any) -> int:
+            connection = http.client.HTTPConnection(host, timeout=60)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it does not want more
+                connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+            try:
+                return connection.getresponse().status
+            except (http.client.HTTPException, OSError):
+                return 413  # as it said before the connection closed
+            finally:
+                connection.close()
+
+        def send_all(megabytes: int) -> None:
+            assert send(b"x" * 2**20 for _ in range(megabytes)) == 413
+            assert send(b"x" * megabytes * 2**20) == 413
+            assert send(b'{"context":' + b"[" * 1_000_000) == 400
+
+        send_all(2)
+        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forgets how much it was at most
+        before = memory(server.process, "VmRSS")
+        send_all(200)
+        grown = memory(server.process, "VmHWM") - before
+        print(f"memory grew by {grown:,} kB")  # noqa: T201
+        assert grown < 5 * 1024
