@@ -40,7 +40,6 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)
     log: Any = Log(config.num_ids, 8 * batch)
-    log.sentences = None
     bloom, nothing = BloomHash.random(config.num_ids, config.num_hashes, config.alpha), None
     perturb = config.mask_as == "element"
     batches = Batches(

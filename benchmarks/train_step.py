@@ -48,6 +48,7 @@ class Log:
         self.num_ids, self._rows = num_ids, np.arange(rows)
         self.offsets = np.arange(rows + 1) * LENGTH
         self.ends = self.offsets[1:]
+        self.sentences = None
         self.ids = self.targets = np.random.default_rng(0).integers(0, num_ids, rows * LENGTH).astype(np.int32)
 
     def rows(self, _: str) -> Any:

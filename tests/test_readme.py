@@ -28,7 +28,7 @@ def test_the_python_block_runs_as_pasted(tmp_path):
     assert (tmp_path / "my-model" / "config.json").is_file()
 
 
-def test_the_commands_run_as_pasted_on_small_files(tmp_path):
+def test_the_commands_run_as_pasted_on_small_files(tmp_path, request):
     rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
     import gzip
 
@@ -40,18 +40,32 @@ def test_the_commands_run_as_pasted_on_small_files(tmp_path):
     pq.write_table(pa.table(log), tmp_path / "log.parquet")
     (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     (commands,) = blocks("sh")
-    ran = 0
+    ran, server, port = 0, None, "8000"
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         assert words[0] == "superbloom"
         if words[2] == "wikipedia":  # needs a dump; tests/test_cli.py reads one
             continue
         # As pasted, but for a catalogue of six names alpha has to be smaller, and half an hour is long.
-        words = [{"10": "2", "30": "0.02"}.get(word, word) for word in words]
+        words = [{"10": "2", "30": "0.02"}.get(word, word).replace(":8000", f":{port}") for word in words]
+        if words[1] == "serve":
+            server = subprocess.Popen(
+                [sys.executable, "-m", *words, "--port", "0", "--no-browser"],
+                cwd=tmp_path,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            request.addfinalizer(server.kill)
+            port = next(found[1] for line in server.stderr if (found := re.search(r"at http://127.0.0.1:(\d+)/", line)))
+            ran += 1
+            continue
         done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         ran += 1
-    assert ran == 12
+    assert ran == 15
+    server.terminate()
+    assert server.wait(60) == 0
+    server.stderr.close()
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
 
 

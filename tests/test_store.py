@@ -26,7 +26,7 @@ from superbloom.arrow import write_arrow
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.folder import MANIFESTS
-from superbloom.predict import MASK
+from superbloom.special import MASK
 from superbloom.vocab import Vocab
 
 ROWS = [[f"name {number % 13}", f"name {number % 7}", f"näme {number % 5}"] for number in range(80)]
