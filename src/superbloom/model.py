@@ -25,6 +25,7 @@ from superbloom.vocab import Vocab
 
 NOWHERE = -1  # the place of an element that has none
 FEW = 4  # queries: up to so many, a CPU multiplies twice as fast with the weights on the left (docs/search.md)
+ROWS = 1024  # of the output weights, multiplied together
 
 
 class Layer(nn.Module):
@@ -220,11 +221,17 @@ class Network(nn.Module):
     def log_probs(self, y: Tensor) -> Tensor:
         """Token log-probabilities p_j over the buckets of hash j, (q, m, buckets), from y (q, m, d) (Sec. 2.3)."""
         weight, _ = self.output_layer()
+        y = y.contiguous()  # subtle: one expanded query has strides of 0, and torch then takes four times as long
         if self.config.softmax == "joint":
             return self.normalise(F.linear(y, weight.flatten(0, 1)))
         if len(y) <= FEW:
             return self.normalise(torch.bmm(weight, y.permute(1, 2, 0)).permute(2, 0, 1).contiguous())
-        return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
+        if y.device.type != "cpu":
+            return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
+        logits = y.new_empty(*y.shape[:2], weight.shape[1])
+        for j, rows in enumerate(weight):
+            _multiply(y[:, j], rows, logits[:, j])
+        return self.normalise(logits)
 
     def normalise(self, logits: Tensor) -> Tensor:
         """Log-probabilities from products y · E^O: over the buckets (q, m, buckets), or over all tokens if joint."""
@@ -238,6 +245,15 @@ class Network(nn.Module):
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def _multiply(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """x · weightᵀ (q, rows) into `out`, some rows at a time: torch packs a large second factor for each product."""
+    whole, d = len(weight) - len(weight) % ROWS, weight.shape[1]
+    blocks = weight[:whole].view(-1, ROWS, d).transpose(1, 2) if whole else weight.new_empty(0, d, ROWS)
+    products = torch.bmm(x.expand(len(blocks), *x.shape), blocks)
+    out[:, :whole].unflatten(1, (len(blocks), ROWS)).copy_(products.transpose(0, 1))
+    out[:, whole:] = x @ weight[whole:].T
 
 
 def _earlier(elements: int, each: int, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
@@ -168,10 +169,8 @@ class Predictor:
         wanted = (torch.arange(most) < torch.tensor([[len(row)] for row in places])).view(-1)
         y = self.model.encode_only(_padded(contexts, Special.PAD), asked)
         log_probs = self.head.log_probs(y if bool(wanted.all()) else y[wanted.to(y.device)])
+        found = self._search_queries(queries, log_probs)
         shares = log_probs.split([query.rows for query in queries])
-        found = self._search_queries(
-            queries, [share[: len(q.places)] for q, share in zip(queries, shares, strict=True)]
-        )
         return [
             [
                 replace(mask, explanation=explain(self, query, place, ids, share.unflatten(0, (-1, len(query.places)))))
@@ -182,10 +181,9 @@ class Predictor:
             for query, share, masks in zip(queries, shares, found, strict=True)
         ]
 
-    def _search_queries(
-        self, queries: Sequence[Query], log_probs: Sequence[Tensor]
-    ) -> list[list[tuple[Found, Tensor]]]:
+    def _search_queries(self, queries: Sequence[Query], log_probs: Tensor) -> list[list[tuple[Found, Tensor]]]:
         """What is found for each mask of each query, with its ids; queries with like options are searched together."""
+        starts = [0, *accumulate(query.rows for query in queries)]
         together: dict[Any, list[int]] = {}
         for number, query in enumerate(queries):
             options = query.searched_with
@@ -193,13 +191,11 @@ class Predictor:
         answers: dict[int, list[tuple[Found, Tensor]]] = {}
         for numbers in together.values():
             group = [queries[number] for number in numbers]
-            each = [len(query.places) for query in group]
-            found = self.search(
-                torch.cat([log_probs[number] for number in numbers]) if len(group) > 1 else log_probs[numbers[0]],
-                **self.options(group),
-            )
-            masks = self._found(found)
-            for number, size in zip(numbers, each, strict=True):
+            rows = [starts[i] + row for i in numbers for row in range(len(queries[i].places))]
+            asked = log_probs if len(rows) == len(log_probs) else log_probs[rows]
+            masks = self._found(self.search(asked, **self.options(group)))
+            for number in numbers:
+                size = len(queries[number].places)
                 answers[number], masks = masks[:size], masks[size:]
         return [answers[number] for number in range(len(queries))]
 

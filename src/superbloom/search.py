@@ -37,6 +37,8 @@ MEMBERS = 2**21  # scored together, over all queries: bounds memory
 # random; a round; and the start of a direct ranking.
 MEMBER, ROUND, DIRECT = 10, 120_000, 25_000
 SOON_RANKED = 500_000  # ids, in two milliseconds
+SUMMED = 8  # queries: their log-probabilities stay in the cache
+ROUNDING = 1e-5  # of a sum of so many numbers
 
 
 @dataclass(frozen=True)
@@ -402,11 +404,26 @@ class _Search:
         unscored = (self.bloom.num_ids - queries.scored).log() + queries.bound.clamp(max=-LOWEST) / self.temperature
         if self.is_sum:
             # Those ids lie in closed buckets of hash j, and their other buckets are not above the edges.
-            closed = self.upper.masked_fill(self.upper > queries.edge[..., None], -torch.inf)
-            in_closed = (closed / self.temperature).logsumexp(dim=2) + math.log(self.bloom.largest_bucket)
+            in_closed = self._closed(queries) + math.log(self.bloom.largest_bucket)
             others = torch.stack([queries.edge[:, self.hashes != j].sum(dim=1) for j in self.hashes], dim=1)
             unscored = torch.minimum(unscored, (in_closed + others / self.temperature).amin(dim=1))
         return unscored.masked_fill(queries.bound == -torch.inf, -torch.inf)
+
+    def _closed(self, queries: _Queries) -> Tensor:
+        """At most so large is log Σ exp(value / temperature) over the buckets of each hash that are not open, (q, m).
+
+        subtle: an open bucket counts as if it had the value of the edge, and is then taken off again: no value is above
+        the edge, so that nothing overflows, and few passes are made over memory, a few queries at a time.
+        """
+        assert self.temperature is not None
+        edge = (queries.edge / self.temperature)[..., None]
+        found = []
+        for upper, at in zip(self.upper.split(SUMMED), edge.split(SUMMED), strict=True):
+            above = torch.add(-at, upper, alpha=1 / self.temperature)
+            opened = (above > 0).sum(dim=2)
+            total = above.clamp_(max=0).exp_().sum(dim=2)
+            found.append((total - opened).clamp(min=0) + ROUNDING * (total + opened))
+        return torch.cat(found).log() + edge[..., 0]
 
 
 def _shown(given: Any) -> str:
