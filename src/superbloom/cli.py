@@ -535,6 +535,7 @@ def serve(
         "queue": queue,
     }
     settings = Settings(host=host, port=port, api_key=api_key, cors=tuple(cors or ()), **limits)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, and the event loop waits
     try:
         from superbloom.serve.command import serve as run
     except ModuleNotFoundError as error:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-PATIENCE = 0.1  # of the time of the last batch
+PATIENCE = 0.2  # of the time of the last batch
 MARGIN = 1.25  # how much longer than expected things may take
 MEMORY = 0.8  # of what was measured before, against the last batch
 
