@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from superbloom.serve import gather
 from superbloom.serve.gather import BusyError, Gatherer
 
-LONG = 60.0  # seconds that no test waits for
+LONG = 20.0  # seconds that no test waits for
 FIXED, EACH = 0.06, 0.004  # seconds of a batch, and of a row in it
 CLIENTS = 8
 
@@ -88,7 +88,7 @@ def efficiency() -> float:
 
 def test_eight_clients_share_batches():
     """Check 1."""
-    assert any(efficiency() >= 0.8 for _ in range(3))  # the machine may be at something else for a moment
+    assert any(efficiency() >= 0.8 for _ in range(5))  # the machine may be at something else for a moment
 
 
 def test_without_patience_clients_split_into_groups_that_wait_for_each_other(monkeypatch):
@@ -156,7 +156,9 @@ def test_a_full_queue_refuses_and_tells_when_to_come_again():
         work, told = Held(), []
         work.go.set()
         gatherer: Gatherer = Gatherer(work, most_rows=2, most_waiting=4, watch=lambda *seen: told.append(seen))
+        began = time.monotonic()
         await gatherer.ask(9, 1, soon())
+        assert told[0][1] <= time.monotonic() - began
         work.go.clear()
         work.batches.clear()
         tasks = await waiting(gatherer, work, [1, 2, 3])

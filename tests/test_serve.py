@@ -800,6 +800,11 @@ def test_what_takes_too_long_is_told():
         assert post(f"{url}/v1/predict", {"context": [ONE]})[0] == 200
 
 
+def open_files() -> int:
+    """Of this process, where Linux tells them."""
+    return len([*Path("/proc/self/fd").iterdir()]) if Path("/proc/self/fd").is_dir() else 0
+
+
 def test_clients_that_vanish_are_not_computed():
     """Check 7 over HTTP: their connections close while they wait."""
     gate = Gate()
@@ -810,6 +815,7 @@ def test_clients_that_vanish_are_not_computed():
         request = b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         request += b"content-length: %d\r\n\r\n" % len(body) + body
         gate.asked.clear()
+        before = open_files()
         clients = []
         for _ in range(200):
             clients.append(socket.create_connection(("127.0.0.1", port)))
@@ -824,6 +830,7 @@ def test_clients_that_vanish_are_not_computed():
         assert len([query for query in asked if query.k == 4]) <= 10  # those of the batch that had begun
         assert asked[-1].k == 5
         assert 'superbloom_requests_total{path="/v1/predict",status="499"} 200.0' in get(f"{url}/metrics")[1]
+        until(lambda: open_files() <= before)
 
 
 def test_health_tells_of_a_batch_that_does_not_end(monkeypatch):

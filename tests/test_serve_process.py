@@ -232,7 +232,7 @@ def test_between_the_signal_and_the_end_nothing_new_is_taken(model, tmp_path):
 
 
 def test_a_client_that_does_not_read_its_answer_does_not_keep_it_from_ending(model, tmp_path):
-    with serve(tmp_path, model, "--port", 0, "--seconds", 3) as server:
+    with serve(tmp_path, model, "--port", 0, "--seconds", 2) as server:
         url = server.ready()
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps({"queries": [{"context": [ONE], "k": 200}] * 256}).encode()
