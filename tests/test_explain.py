@@ -11,7 +11,7 @@ from serving import sure
 from superbloom import MASK
 from superbloom.answers import Certificate, Found
 from superbloom.errors import InputError, UnknownNameError
-from superbloom.explain import MATES, facts_of
+from superbloom.explain import BEST, MATES, SAMPLE, facts_of
 from superbloom.predict import Predictor, Query
 from superbloom.vocab import Vocab
 
@@ -171,6 +171,23 @@ def test_an_answer_is_told_by_its_parts_and_proved(m, mask_as, weight):
     (certificate,) = check(asked, asked.query(["name 3", "name 5", MASK, "name 8"], k=5, explain=True))
     assert certificate.bound is not None
     assert max(certificate.opened) < certificate.num_buckets
+
+
+def test_the_points_are_the_answers_the_best_others_and_some_of_the_rest():
+    asked = predictor()
+    query = asked.query(["name 3", "name 5"], k=5, explain=True)
+    (found,) = ask(asked, query)
+    points, names = found.explanation.certificate.points, asked.model.target_vocab.names
+    _, _, scores = everyone(asked, query, 0)
+    best = scores.argsort(descending=True).tolist()
+    shown = {point.name: point for point in points}
+    assert [p.name for p in found.predictions] == names(best[:5])
+    opened = [name for name in names(best[5:]) if name not in shown or shown[name].opened]
+    assert set(opened[:BEST]) <= shown.keys()
+    others = [point for point in points if point.opened and not point.answer]
+    unopened = [point for point in points if not point.opened]
+    assert BEST + SAMPLE // 4 <= len(others) <= BEST + SAMPLE
+    assert SAMPLE // 2 <= len(unopened) <= SAMPLE
 
 
 def test_each_mask_has_its_own_reasons():
