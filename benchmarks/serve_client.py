@@ -26,7 +26,12 @@ class Connection:
         self.reader: asyncio.StreamReader | None = None
 
     async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body; status 0 if there was no answer."""
+        """Status, headers and body; status 0 if there was no answer. A connection that idled too long is made anew."""
+        idle = self.reader is not None
+        answer = await self._ask(request)
+        return await self._ask(request) if idle and not answer[0] else answer
+
+    async def _ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         try:
             if self.reader is None:
                 self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)

@@ -46,19 +46,20 @@ class Head:
 
 
 def _bf16(weight: Tensor) -> Product:
-    """x · weightᵀ (q, rows) in bf16. Without instructions for bf16, products of many queries are made in fp32."""
+    """x · weightᵀ (q, rows) of weights held in bf16, widened a few rows at a time and summed in fp32.
+
+    subtle: a product of torch in bf16 rounds its results to three digits, differently from batch to batch, so that
+    an answer would depend on what else is asked.
+    """
     narrow = weight.bfloat16()
-    native = weight.device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     def product(x: Tensor) -> Tensor:
-        x = x.bfloat16()
-        if native or len(x) == 1:
-            return F.linear(x, narrow).float()
-        out = torch.empty(len(x), len(narrow), dtype=torch.bfloat16)
-        wide = x.float().T.contiguous()
+        if x.device.type != "cpu":
+            return F.linear(x.bfloat16(), narrow).float()
+        out, wide = x.new_empty(len(narrow), len(x)), x.T.contiguous()
         for start in range(0, len(narrow), CHUNK):
-            out[:, start : start + CHUNK] = (narrow[start : start + CHUNK].float() @ wide).T
-        return out.float()
+            torch.mm(narrow[start : start + CHUNK].float(), wide, out=out[start : start + CHUNK])
+        return out.T.contiguous()
 
     return product
 

@@ -24,7 +24,7 @@ class Settings:
     max_body: int = 2**20  # bytes
     seconds: float = 10.0  # for one request
     batch: int = 64  # contexts that are computed together
-    queue: int = 512  # contexts that may wait
+    queue: int = 256  # contexts that may wait
 
     def __post_init__(self) -> None:
         for field in fields(self):
