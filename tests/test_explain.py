@@ -230,7 +230,8 @@ def test_who_is_alone_in_an_answer_has_no_kth():
     assert certificate.bound is None  # any name would do: all were scored
 
 
-def test_all_names_of_a_catalogue_may_be_asked_for():
+def test_all_names_of_a_catalogue_may_be_asked_for(monkeypatch):
+    monkeypatch.setattr("superbloom.predict.MOST_REASONS", TAGS)
     asked = predictor(kind="targets")
     (certificate,) = check(asked, asked.query(["name 3"], k=TAGS, explain=True))
     assert certificate.bound is None
@@ -281,9 +282,15 @@ def test_facts_of_a_name():
 
 def test_what_cannot_be_explained_is_told(monkeypatch):
     asked = predictor()
-    monkeypatch.setattr("superbloom.predict.MOST_EXPLAINED", 6)
+    monkeypatch.setattr("superbloom.predict.CHUNK", 6)
     assert asked.query(["name 3", "name 5", MASK, MASK], explain=True).rows == 6
-    with pytest.raises(InputError, match="2 masks in 3 elements given; to explain takes 8 distributions, up to 6 are"):
+    with pytest.raises(
+        InputError, match="2 masks and 3 elements to explain given; that takes 8 distributions, up to 6"
+    ):
         asked.query(["name 3", "name 4", "name 5", MASK, MASK], explain=True)
+    monkeypatch.setattr("superbloom.predict.MOST_REASONS", 20)
+    assert asked.query(["name 3", MASK, MASK], 10, explain=True).k == 10
+    with pytest.raises(InputError, match="k=11 for 2 masks given; up to 20 answers in all are explained"):
+        asked.query(["name 3", MASK, MASK], 11, explain=True)
     with pytest.raises(InputError, match="combine='min' cannot be explained; only the sum, in which parts add up, can"):
         asked.query(["name 3"], combine="min", explain=True)

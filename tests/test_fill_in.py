@@ -92,6 +92,9 @@ def test_what_cannot_be_asked_is_told(model, ring_corpus):
         model.predict("Miles Davis plays.")
     with pytest.raises(InputError, match="23 elements given; this model reads up to 16: shorten the context"):
         model.predict("piano " * 20 + "[MASK]")
+    for text in ("[MASK]" * 1000, "x" * 10_000 + "[MASK]"):  # not even read
+        with pytest.raises(InputError, match=r"a text of .* characters with .* masks given; this model reads up to 16"):
+            model.predict(text)
     plain = Superbloom(alpha=2, dim=16).fit(ring_corpus, steps=1, quiet=True)
     with pytest.raises(InputError, match=r"the text 'ring \[MASK\]' given as context; give a list of names"):
         plain.predict("ring [MASK]")

@@ -164,6 +164,20 @@ def test_the_mass_that_was_not_scored_is_within_its_bound(query, max_rounds, tem
     assert (whole.unscored == -torch.inf).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1.4, 1.7, 2.31, 3.0])
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_the_mass_that_was_not_scored_counts_buckets_at_the_edge(m, temperature):
+    """Most buckets tie at the edge and are closed: scaled by the temperature, none of them may pass for open."""
+    bloom = BloomHash.random(3000, m, 2 if m > 1 else 1, seed=m)
+    peaks = torch.zeros(5, m, bloom.num_buckets)
+    peaks[..., ::97] = torch.rand(5, m, len(range(0, bloom.num_buckets, 97)), generator=torch.manual_seed(m)) + 3
+    log_probs = peaks.log_softmax(-1)
+    part = top_k(log_probs, bloom, 3, beam=4, max_rounds=1, temperature=temperature)
+    whole = exhaustive(log_probs, bloom, 3, temperature=temperature)
+    assert (part.scored < bloom.num_ids).all()
+    assert (torch.logaddexp(part.mass, part.unscored) >= whole.mass - 1e-4).all()
+
+
 @settings(max_examples=CASES)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):

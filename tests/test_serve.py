@@ -584,6 +584,20 @@ def test_without_a_key_no_page_of_another_site_can_ask_through_a_browser(names, 
             assert answer.json()["error"].startswith("this server answers to localhost alone")
 
 
+def test_what_a_browser_asks_for_another_site_is_not_answered(names):
+    asked = {"sec-fetch-site": "cross-site", "origin": "https://example.org"}
+    for path in ("/v1/model", "/v1/names/nobody"):
+        answer = names.get(path, headers=asked)
+        assert (answer.status_code, answer.json()["error"]) == (
+            403,
+            "pages of other sites may not ask this server; --cors ORIGIN allows one",
+        )
+    assert names.get("/", headers=asked).status_code == 200  # a link to the page may stand anywhere
+    assert names.get("/v1/model", headers={"sec-fetch-site": "same-origin"}).status_code == 200
+    with asking(settings=Settings(cors=("https://example.org",))) as client:
+        assert client.get("/v1/model", headers=asked).status_code == 200
+
+
 def test_pages_of_other_sites_may_not_ask_unless_told(names):
     asked = {"origin": "https://example.org"}
     assert not any(name.startswith("access-control") for name in names.get("/v1/model", headers=asked).headers)

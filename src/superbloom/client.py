@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from superbloom.answers import Prediction
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_key
 from superbloom.special import Special
 
 LONE = "surrogatepass"  # halves of surrogate pairs are sent, and are in no name
@@ -38,8 +38,7 @@ class Client:
             sound = False
         if not sound:
             raise InputError(f"{url!r} given; an address like http://127.0.0.1:8000 is allowed")
-        if key is not None and not (key.isascii() and key.isprintable()):
-            raise InputError("the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed")
+        check_key(key)
         self._parts, self._key, self._seconds, self._retries = parts, key, seconds, retries
 
     def predict(

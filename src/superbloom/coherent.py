@@ -154,7 +154,7 @@ def _mend(group: np.ndarray, apart: np.ndarray, vectors: np.ndarray) -> bool:
         taken = np.isin(apart, apart[mates]) | np.isin(group, group[apart == apart[one]])
         if taken.all():
             return False
-        nearness = vectors @ vectors[mates].sum(axis=0)
+        nearness = vectors @ vectors[mates].sum(axis=0, dtype=np.float64)  # exact beyond 2^24, too
         other = int(np.argmax(np.where(taken, -np.inf, nearness)))
         group[one], group[other] = group[other], group[one]
     return True

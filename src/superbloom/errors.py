@@ -39,6 +39,14 @@ class UnknownNameError(InputError):
         return f"{given} is not among the {self.known:,} names" + (f"; closest: {close}" if close else "")
 
 
+def check_key(key: str | None) -> None:
+    """Raise InputError if an API key is one that HTTP headers do not carry as it is."""
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise InputError(
+            "the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed, no spaces"
+        )
+
+
 @contextmanager
 def room_for(what: str, remedy: str) -> Iterator[None]:
     """If memory runs out inside: an InputError that names what it was for, how much was asked, and the remedy.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from superbloom.predict import Predictor, Query
 
 MATES = 8  # names shown of those that share a bucket
+PROOF_ROUNDS = 4  # of opening buckets; what is not proved then is ranked
 BEST, SAMPLE = 100, 150  # ids shown beside the answers: the best others, and of opened and unopened ones
 
 
@@ -82,8 +83,9 @@ def _certificate(predictor: Predictor, query: Query, mask: int, ids: Tensor, log
     options = predictor.options([query])
     for name in ("exclude", "min_score"):  # a row for each mask
         options[name] = None if options[name] is None else options[name][mask : mask + 1]
-    options["max_rounds"] = query.max_rounds or bloom.num_buckets
-    found = predictor.search(log_probs[None], **options)
+    found = predictor.search(log_probs[None], **options | {"max_rounds": query.max_rounds or PROOF_ROUNDS})
+    if query.max_rounds is None and not bool(found.certified):
+        found = predictor.search(log_probs[None], **options)
     edge, bound = found.edge[0].cpu(), float(found.bound)
     upper = log_probs if bonus is None else log_probs + bonus.of_bucket.cpu()
     opened = upper > edge[:, None]
@@ -93,7 +95,7 @@ def _certificate(predictor: Predictor, query: Query, mask: int, ids: Tensor, log
     hashes = torch.arange(bloom.num_hashes)
     values = log_probs[hashes, buckets]
     if bonus is not None:
-        values = values + (bonus.of_id[shown] / bloom.num_hashes)[:, None]
+        values = values + (bonus.of_id.cpu()[shown] / bloom.num_hashes)[:, None]
     is_open, is_answer = opened[hashes, buckets].any(dim=1), torch.isin(shown, ids)
     best = torch.where(is_open & ~is_answer, values.sum(dim=1), -torch.inf).topk(min(BEST, len(shown))).indices
     sampled = [where.nonzero()[:, 0] for where in (is_open & ~is_answer, ~is_open)]

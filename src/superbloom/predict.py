@@ -32,7 +32,8 @@ MASKS = re.compile(r"\[MASK\d*\]")  # in a text; the paper numbers them: [MASK1]
 # Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
 CHUNK_BYTES = 128 * 2**20
 CHUNK = 256
-MOST_EXPLAINED = 512  # distributions to explain one query
+MOST_REASONS = 200  # answers of one query that are explained
+LONGEST_ENTRY = 200  # characters: a text of more for each place is not read
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,15 @@ class Predictor:
             explain,
             tuple(unread),
         )
-        if explain and query.rows > MOST_EXPLAINED:
+        if query.rows > self.chunk:
+            to_explain = " to explain" if explain else ""
             raise InputError(
-                f"{len(query.places)} masks in {len(query.elements)} elements given; to explain takes {query.rows:,} "
-                f"distributions, up to {MOST_EXPLAINED:,} are allowed: explain fewer masks, or a shorter context"
+                f"{len(query.places)} masks and {len(query.elements)} elements{to_explain} given; that takes "
+                f"{query.rows:,} distributions, up to {self.chunk:,} are allowed: ask for fewer masks at a time"
+            )
+        if explain and query.k * len(query.places) > MOST_REASONS:
+            raise InputError(
+                f"k={k} for {len(query.places)} masks given; up to {MOST_REASONS} answers in all are explained"
             )
         return query
 
@@ -252,7 +258,13 @@ class Predictor:
             raise InputError(f"the text {text!r:.80} given as context; give a list of names")
         parts = MASKS.split(text)
         if len(parts) == 1:
-            raise InputError(f"{text!r:.80} has no {MASK_TEXT}; put one where something is to be filled in")
+            raise InputError(f"{text[:80]!r} has no {MASK_TEXT}; put one where something is to be filled in")
+        seq_len = self.model.config.seq_len
+        if len(parts) > seq_len or len(text) > LONGEST_ENTRY * seq_len:
+            raise InputError(
+                f"a text of {len(text):,} characters with {len(parts) - 1:,} masks given; this model reads up to "
+                f"{seq_len} elements: shorten it"
+            )
         with self._reading:
             found = [self.model.vocab.segmenter.segment(part) for part in parts]
         pairs = zip(parts, found, strict=True)

@@ -416,14 +416,13 @@ class _Search:
         the edge, so that nothing overflows, and few passes are made over memory, a few queries at a time.
         """
         assert self.temperature is not None
-        edge = (queries.edge / self.temperature)[..., None]
-        found = []
+        edge, found = queries.edge[..., None], []
         for upper, at in zip(self.upper.split(SUMMED), edge.split(SUMMED), strict=True):
-            above = torch.add(-at, upper, alpha=1 / self.temperature)
-            opened = (above > 0).sum(dim=2)
+            opened = (upper > at).sum(dim=2)
+            above = torch.sub(upper, at.clamp(min=LOWEST)).div_(self.temperature)
             total = above.clamp_(max=0).exp_().sum(dim=2)
             found.append((total - opened).clamp(min=0) + ROUNDING * (total + opened))
-        return torch.cat(found).log() + edge[..., 0]
+        return torch.cat(found).log() + queries.edge / self.temperature
 
 
 def _shown(given: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -66,11 +65,12 @@ PROBLEMS: Problems = {
     401: {"model": Problem, "description": "The API key is missing or wrong."},
     408: {"model": Problem, "description": "The body came too slowly."},
     413: {"model": Problem, "description": "The body is too large."},
+    403: {"model": Problem, "description": "A page of another site asks."},
     421: {"model": Problem, "description": "Asked by another name than localhost, without a key."},
     422: {"model": Problem, "description": "Something given cannot be used; unknown names come with the closest ones."},
     503: {"model": Problem, "description": "Loading, stopping, or too much to do; Retry-After says when to ask again."},
 }
-READ: Problems = {status: PROBLEMS[status] for status in (401, 421, 422, 503)}
+READ: Problems = {status: PROBLEMS[status] for status in (401, 403, 421, 422, 503)}
 
 
 class AnyConvertor(PathConvertor):
@@ -214,7 +214,7 @@ def _state_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
         )
 
     conflicts: Problems = {
-        403: {"model": Problem, "description": "The server was started without a key."},
+        403: {"model": Problem, "description": "The server was started without a key, or a page of another site asks."},
         409: {"model": Problem, "description": "A model is being loaded already, or could not be."},
     }
 
@@ -237,6 +237,8 @@ def _state_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
 
 def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
     def check(asked: PredictRequest | TextRequest, service: Service) -> None:
+        if "k" not in asked.model_fields_set:
+            asked.k = min(asked.k, settings.max_k)
         if asked.k > settings.max_k:
             raise InputError(f"k={asked.k} given; 1 to {settings.max_k:,} is allowed")
         named = len(asked.exclude) + len(asked.allow or ())
@@ -268,20 +270,21 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
             "masks": [mask_of(mask, num_ids) for mask in found],
         }
 
-    async def answer_one(asked: PredictRequest | TextRequest, service: Service) -> dict[str, Any]:
-        deadline = deadline_of([asked])
+    async def answer_one(asked: PredictRequest | TextRequest, service: Service, request: Request) -> dict[str, Any]:
+        deadline = deadline_of([asked], request)
         query = await query_of(asked, service)
         told = {"unread": list(query.unread)} if isinstance(asked, TextRequest) else {}
         return await answer(query, service, deadline) | told
 
-    def deadline_of(asked: Sequence[PredictRequest | TextRequest]) -> float:
-        return time.monotonic() + min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
+    def deadline_of(asked: Sequence[PredictRequest | TextRequest], request: Request) -> float:
+        began: float = request.scope["began"]  # before its body came
+        return began + min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
 
     @app.post("/v1/predict", response_model=Answer, responses=PROBLEMS, tags=["predict"])
     async def predict(asked: PredictRequest, request: Request) -> Response:
         """The k best names for each mask of a context."""
         with models.service.use() as service:
-            return Json(await _unless_gone(request, answer_one(asked, service)))
+            return Json(await _unless_gone(request, answer_one(asked, service, request)))
 
     @app.post("/v1/predict/batch", response_model=Answers, responses=PROBLEMS, tags=["predict"])
     async def predict_batch(asked: BatchRequest, request: Request) -> Response:
@@ -289,7 +292,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         queries = asked.queries
         if len(queries) > settings.max_queries:
             raise InputError(f"{len(queries):,} queries given; up to {settings.max_queries:,} are allowed")
-        deadline = deadline_of(queries)
+        deadline = deadline_of(queries, request)
 
         async def all_of_them(service: Service) -> list[dict[str, Any]]:
             answers: list[dict[str, Any]] = []
@@ -300,6 +303,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
             return answers
 
         with models.service.use() as service:
+            service.gatherer.check_time(len(queries), deadline)
             answers = await _unless_gone(request, all_of_them(service))
             return Json({"model": service.served.name, "answers": answers})
 
@@ -311,7 +315,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         with models.service.use() as service:
             if service.predictor.model.vocab.kinds is None:
                 raise RefusedError(404, "this model reads names, not text; ask /v1/predict")
-            return Json(await _unless_gone(request, answer_one(asked, service)))
+            return Json(await _unless_gone(request, answer_one(asked, service, request)))
 
 
 def _name_routes(app: FastAPI, models: Models) -> None:

@@ -33,7 +33,7 @@ class BusyError(Exception):
         self.retry_after = retry_after
 
 
-@dataclass
+@dataclass(eq=False)
 class _Waiting(Generic[Item, Result]):
     item: Item
     rows: int
@@ -84,10 +84,7 @@ class Gatherer(Generic[Item, Result]):
         """The result of an item, by a deadline of time.monotonic(); BusyError if that cannot be."""
         if self.waiting and self.waiting + rows > self.most_waiting:
             raise BusyError("too many requests are waiting", self.retry_after)
-        left = deadline - time.monotonic()
-        ahead = self._running_rows + self.waiting + rows
-        if self._rows_a_second and self.waiting >= self.most_rows and MARGIN * ahead / self._rows_a_second > left:
-            raise BusyError("more is waiting than can be done in time", self.retry_after)
+        left = self.check_time(rows, deadline)
         asked = _Waiting[Item, Result](item, rows, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self.waiting += rows
@@ -97,8 +94,18 @@ class Gatherer(Generic[Item, Result]):
         except TimeoutError:
             raise BusyError("it took too long", self.retry_after) from None
         finally:
-            if not asked.taken:  # nobody waits for it any more
+            if not asked.taken and asked in self._queue:  # nobody waits for it any more
+                self._queue.remove(asked)
                 self.waiting -= rows
+
+    def check_time(self, rows: int, deadline: float) -> float:
+        """Seconds left until the deadline; BusyError if so many more rows are not likely to be done by then."""
+        left = deadline - time.monotonic()
+        ahead = self._running_rows + self.waiting + rows
+        many = self.waiting + rows > self.most_rows
+        if self._rows_a_second and many and MARGIN * ahead / self._rows_a_second > left:
+            raise BusyError("more is waiting than can be done in time", self.retry_after)
+        return left
 
     async def close(self) -> None:
         """Do what waits, then end."""
@@ -126,16 +133,22 @@ class Gatherer(Generic[Item, Result]):
             seconds = max(time.monotonic() - self._began, 1e-6)
             self._running_rows = 0
             self._watch(rows, seconds)
-            known = self._rows_a_second or rows / seconds
-            self._rows_a_second = MEMORY * known + (1 - MEMORY) * rows / seconds
+            self._learn(rows / seconds, rows)
             together, until = rows + self.waiting, time.monotonic() + PATIENCE * seconds
             for waiting, result in zip(batch, results, strict=True):
                 if waiting.answer.done():  # the client has gone, or it took too long
                     continue
-                if isinstance(result, Exception):
-                    waiting.answer.set_exception(result)
+                if isinstance(result, BaseException):
+                    error = result if isinstance(result, Exception) else RuntimeError(repr(result))
+                    waiting.answer.set_exception(error)
                 else:
                     waiting.answer.set_result(result)
+
+    def _learn(self, rate: float, rows: int) -> None:
+        """Rows a second, of full batches: one row alone takes nearly as long as many, and says little of them."""
+        known = self._rows_a_second or rate
+        measured = rate if 2 * rows >= self.most_rows else max(rate, known)
+        self._rows_a_second = MEMORY * known + (1 - MEMORY) * measured
 
     async def _some(self) -> None:
         while not self._queue:
@@ -148,17 +161,19 @@ class Gatherer(Generic[Item, Result]):
         rows = 0
         while self._queue and (not batch or rows + self._queue[0].rows <= self.most_rows):
             waiting = self._queue.popleft()
+            self.waiting -= waiting.rows
             if not waiting.answer.done():
                 waiting.taken = True
                 batch.append(waiting)
                 rows += waiting.rows
-        self.waiting -= rows
         return batch
 
     def _try(self, batch: Sequence[_Waiting[Item, Result]]) -> Sequence[Any]:
         """A result or an exception for each; what fails together is tried alone, so that only the culprit fails."""
         items = [waiting.item for waiting in batch]
         try:
-            return self._work(items)
-        except Exception as error:
+            results = self._work(items)
+            assert len(results) == len(items)
+            return results
+        except BaseException as error:
             return [error] if len(batch) == 1 else [result for waiting in batch for result in self._try([waiting])]

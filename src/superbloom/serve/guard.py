@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -60,6 +60,7 @@ class Guard:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         began, status, metrics = time.monotonic(), 0, self.metrics
+        scope["began"] = began
 
         async def send_secured(message: Message) -> None:
             nonlocal status
@@ -94,6 +95,8 @@ class Guard:
         headers, path = Headers(scope=scope), scope["path"]
         if self.settings.api_key is None:
             _check_host(headers.get("host", ""))
+            if path.startswith("/v1/"):
+                _check_site(headers, self.settings.cors)
         elif path.startswith("/v1/") or path in ("/metrics", "/openapi.json"):
             _check_key(headers, self.settings.api_key)
         if scope["method"] != "POST":
@@ -124,6 +127,12 @@ def _check_host(host: str) -> None:
         raise RefusedError(
             421, "this server answers to localhost alone; to be asked by another name it needs an API key"
         )
+
+
+def _check_site(headers: Headers, allowed: Sequence[str]) -> None:
+    """Browsers tell when a page of another site makes them ask: it could not read the answer, so none is made."""
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("origin") not in allowed:
+        raise RefusedError(403, "pages of other sites may not ask this server; --cors ORIGIN allows one")
 
 
 def _check_key(headers: Headers, key: str) -> None:

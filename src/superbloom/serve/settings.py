@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_key
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Settings:
                 raise InputError(f"{field.name}={value} given; a number above 0 is allowed")
         if not self.api_key and self.api_key is not None:
             raise InputError("the API key is empty; give one of some length, or none at all")
-        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise InputError("the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed")
+        check_key(self.api_key)
         if not self.is_local and self.api_key is None:
             raise InputError(
                 f"--host {self.host} lets other machines ask; give an --api-key (or SUPERBLOOM_API_KEY), "
