@@ -48,6 +48,7 @@ def sure(
         for parameter in model.network.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=std)
+    model.network.eval()  # as a model that was loaded: threads share it
     counts = torch.from_numpy(np.array(model.target_vocab.counts)).int()
     return replace(model, prior=Prior(counts, weight, float(model.config.num_hashes)))
 
