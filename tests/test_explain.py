@@ -282,7 +282,8 @@ def test_facts_of_a_name():
 
 def test_what_cannot_be_explained_is_told(monkeypatch):
     asked = predictor()
-    monkeypatch.setattr("superbloom.predict.CHUNK", 6)
+    monkeypatch.setattr("superbloom.predict.CHUNK", 2)
+    monkeypatch.setattr("superbloom.predict.FEWEST", 6)
     assert asked.query(["name 3", "name 5", MASK, MASK], explain=True).rows == 6
     with pytest.raises(
         InputError, match="2 masks and 3 elements to explain given; that takes 8 distributions, up to 6"

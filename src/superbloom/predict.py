@@ -32,6 +32,7 @@ MASKS = re.compile(r"\[MASK\d*\]")  # in a text; the paper numbers them: [MASK1]
 # Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
 CHUNK_BYTES = 128 * 2**20
 CHUNK = 256
+FEWEST = 64  # distributions that one query may take, whatever their size
 MOST_REASONS = 200  # answers of one query that are explained
 LONGEST_ENTRY = 200  # characters: a text of more for each place is not read
 
@@ -148,11 +149,11 @@ class Predictor:
             explain,
             tuple(unread),
         )
-        if query.rows > self.chunk:
+        if query.rows > (most := max(self.chunk, FEWEST)):
             to_explain = " to explain" if explain else ""
             raise InputError(
                 f"{len(query.places)} masks and {len(query.elements)} elements{to_explain} given; that takes "
-                f"{query.rows:,} distributions, up to {self.chunk:,} are allowed: ask for fewer masks at a time"
+                f"{query.rows:,} distributions, up to {most:,} are allowed: ask for fewer masks at a time"
             )
         if explain and query.k * len(query.places) > MOST_REASONS:
             raise InputError(
