@@ -131,7 +131,7 @@ def test_the_command_answers_a_text(model, tmp_path):
         (("--text", "no mask"), "error: 'no mask' has no [MASK]; put one where something is to be filled in"),
         (("jazz", "--text", "a [MASK]"), "error: give the names of a context, or a --text with [MASK], and not both"),
         ((), "error: give the names of a context, or a --text with [MASK], and not both"),
-        (("--text", "a [MASK]", "--exclude-context"), "error: --exclude-context goes with names"),
+        (("--text", "a [MASK]", "--exclude-context"), "error: exclude_context goes with names"),
     ):
         failed = ask(*words)
         assert failed.returncode == 2

@@ -9,7 +9,6 @@ from superbloom.answers import Prediction
 from superbloom.client import Client
 from superbloom.errors import InputError
 from superbloom.prepare.files import open_lines
-from superbloom.special import MASK_TEXT
 
 
 def ask_server(
@@ -18,11 +17,9 @@ def ask_server(
     context: list[str] | str,
     k: int,
     *,
-    exclude_context: bool,
     allow_file: Path | None,
     combine: str,
     max_rounds: int | None,
-    exclude: list[str],
     allow: list[str],
     **options: Any,
 ) -> list[list[Prediction]]:
@@ -32,11 +29,7 @@ def ask_server(
             "a server combines hashes by their sum, and makes one round or as many as needed; "
             "leave out --combine, and --max-rounds unless it is 1"
         )
-    if exclude_context and isinstance(context, str):
-        raise InputError("--exclude-context goes with names; with --text, --exclude leaves out what you name")
-    if exclude_context:
-        exclude = exclude + [name for name in context if name != MASK_TEXT]
-    asked = {"exclude": exclude, "allow": allowed(allow, allow_file), "exact": max_rounds is None, **options}
+    asked = {"allow": allowed(allow, allow_file), "exact": max_rounds is None, **options}
     client = Client(url, key=key)
     if isinstance(context, str):
         return client.fill_in(context, k, **asked)

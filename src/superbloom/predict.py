@@ -113,14 +113,16 @@ class Predictor:
         max_rounds: int | None = None,
         combine: str | Sequence[float] | Combine = "sum",
         exclude: Iterable[str] = (),
+        exclude_context: bool = False,
         allow: Iterable[str] | None = None,
         min_score: float | None = None,
         explain: bool = False,
     ) -> Query:
         """A query of names in ids; InputError if one is unknown, or there are too many.
 
-        exclude are names that may not be answered, allow the only ones that may; none that scores less than
-        min_score is. The prior is a term of the sum: with another combine it is left out. explain tells why.
+        exclude are names that may not be answered, with exclude_context those of the context, too; allow the only ones
+        that may; none that scores less than min_score is. The prior is a term of the sum: with another combine it is
+        left out. explain tells why.
         """
         ids, unread = self._text_ids(context) if isinstance(context, str) else (self._ids(context), [])
         if Special.MASK not in ids:
@@ -130,6 +132,12 @@ class Predictor:
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
             raise InputError(f"{len(ids)} elements given; this model reads up to {seq_len}: shorten the context")
+        out = self._target_ids("exclude", exclude)
+        if exclude_context:
+            if isinstance(context, str):
+                raise InputError("exclude_context goes with names; of a text, exclude leaves out what you name")
+            found = (self.model.target_vocab.find(self.model.vocab.name(id_)) for id_ in ids if id_ >= 0)
+            out += tuple(id_ for id_ in found if id_ is not None)
         only = None if allow is None else self._target_ids("allow", allow)
         if only == ():
             raise InputError("allow holds no name; give at least one, or leave it out")
@@ -143,7 +151,7 @@ class Predictor:
             beam,
             max_rounds,
             combine,
-            self._target_ids("exclude", exclude),
+            out,
             only,
             min_score,
             explain,

@@ -151,22 +151,16 @@ def predict(
     *,
     precision: str,
     prior: bool,
-    exclude_context: bool,
     allow_file: Path | None,
     combine: str,
-    exclude: list[str],
     allow: list[str],
     **options: Any,
 ) -> list[list[Prediction]]:
     """The answers to one query, each option as it is typed."""
     predictor = Predictor(store.load(model_folder).model, precision=precision, prior=prior)
-    if exclude_context:
-        if isinstance(context, str):
-            raise InputError("--exclude-context goes with names; with --text, --exclude leaves out what you name")
-        exclude = exclude + [name for name in context if name in predictor.model.target_vocab]
     only = allowed(allow, allow_file)
     weights = _weights(combine) if "," in combine else combine
-    return predictor.predict(context, k, combine=weights, exclude=exclude, allow=only, **options)
+    return predictor.predict(context, k, combine=weights, allow=only, **options)
 
 
 def _weights(combine: str) -> list[float]:

@@ -35,6 +35,7 @@ class _Asked(_Strict):
         None, ge=1, description="Open so many buckets of each hash, at first, or alone if not exact."
     )
     exclude: list[str] = Field([], fail_fast=True, description="Names that may not be answered.")
+    exclude_context: bool = Field(False, description="Leave out the names of the context.")
     allow: list[str] | None = Field(None, fail_fast=True, description="The only names that may be answered.")
     min_score: float | None = Field(None, allow_inf_nan=False, description="Answer with no name that scores less.")
     explain: bool = Field(False, description="Tell why, with the certificate.")
@@ -45,8 +46,8 @@ class _Asked(_Strict):
     def options(self) -> dict[str, Any]:
         """As Predictor.query takes them."""
         exact = self.beam is None if self.exact is None else self.exact
-        asked = {name: getattr(self, name) for name in ("k", "beam", "exclude", "allow", "min_score", "explain")}
-        return asked | {"max_rounds": None if exact else 1}
+        names = ("k", "beam", "exclude", "exclude_context", "allow", "min_score", "explain")
+        return {name: getattr(self, name) for name in names} | {"max_rounds": None if exact else 1}
 
 
 class PredictRequest(_Asked):
