@@ -77,8 +77,8 @@ class Gatherer(Generic[Item, Result]):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until what waits now is done."""
-        return (self._running_rows + self.waiting) / (self._rows_a_second or 1.0)
+        """Seconds until what waits now is done; one, if no large batch has told yet."""
+        return (self._running_rows + self.waiting) / self._rows_a_second if self._rows_a_second else 1.0
 
     async def ask(self, item: Item, rows: int, deadline: float) -> Result:
         """The result of an item, by a deadline of time.monotonic(); BusyError if that cannot be."""
@@ -146,9 +146,8 @@ class Gatherer(Generic[Item, Result]):
 
     def _learn(self, rate: float, rows: int) -> None:
         """Rows a second, of full batches: one row alone takes nearly as long as many, and says little of them."""
-        known = self._rows_a_second or rate
-        measured = rate if 2 * rows >= self.most_rows else max(rate, known)
-        self._rows_a_second = MEMORY * known + (1 - MEMORY) * measured
+        if 2 * rows >= self.most_rows:
+            self._rows_a_second = MEMORY * (self._rows_a_second or rate) + (1 - MEMORY) * rate
 
     async def _some(self) -> None:
         while not self._queue:
