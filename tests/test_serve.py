@@ -382,7 +382,7 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
 
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
-ALLOWED = "k, exact, beam, exclude, allow, min_score, explain, seconds, context"
+ALLOWED = "k, exact, beam, exclude, exclude_context, allow, min_score, explain, seconds, context"
 
 
 @pytest.mark.parametrize(
