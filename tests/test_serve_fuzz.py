@@ -140,16 +140,17 @@ def test_whatever_a_name_is_it_gets_an_answer(names, name):
     known = any(spelling in vocab for spelling in spellings(name))
     quoted = quote(name, safe="", errors="surrogatepass")
     readable = quoted == quote(name, safe="", errors="replace")
-    status, told = ask(names, "GET", f"/v1/names/{quoted}")
-    if readable:
-        assert status == (200 if known else 404)
-        assert known or list(told["closest"]) == [name]
-    assert status in (200, 404)
-    status, told = ask(names, "GET", f"/v1/names?prefix={quoted}")
-    if readable:
-        assert status == (200 if len(name) <= 200 else 422)
-        expected = vocab.starting_with(name) if status == 200 else []
-        assert [one["name"] for one in told.get("names", [])] == expected
+    if len(quoted) < 32_000:  # addresses of 64 KB are refused before they are ours
+        status, told = ask(names, "GET", f"/v1/names/{quoted}")
+        if readable:
+            assert status == (200 if known else 404)
+            assert known or list(told["closest"]) == [name]
+        assert status in (200, 404)
+        status, told = ask(names, "GET", f"/v1/names?prefix={quoted}")
+        if readable:
+            assert status == (200 if len(name) <= 200 else 422)
+            expected = vocab.starting_with(name) if status == 200 else []
+            assert [one["name"] for one in told.get("names", [])] == expected
     status, told = ask(names, "POST", "/v1/predict", {"context": [name, None], "k": 2})
     assert status == (200 if known or name == "[MASK]" else 422)
     if status == 422:
