@@ -57,8 +57,7 @@ def _why(predictor: Predictor, query: Query, ids: Tensor, log_probs: Tensor) -> 
     parts, scores = values[0].tolist(), values.sum(dim=2)
     ranks = [(1 + (log_probs[0] > value[:, None]).sum(dim=1)).tolist() for value in values[0]]
     differences = (scores[0] - scores[1:]).T.tolist()
-    first = 0 if model.vocab.kinds is None else 1  # behind [CLS]
-    context = [(place - first, model.vocab.name(query.ids[place])) for place in query.elements]
+    context = [(place - query.frame, model.vocab.name(query.ids[place])) for place in query.elements]
     return [
         Why(
             [

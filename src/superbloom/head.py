@@ -37,7 +37,6 @@ class Head:
     def log_probs(self, y: Tensor) -> Tensor:
         if not self._products:
             return self.network.log_probs(y)
-        y = y.contiguous()
         if self.network.config.softmax == "joint":
             logits = self._products[0](y.flatten(0, 1)).unflatten(0, y.shape[:2])
         else:

@@ -221,7 +221,6 @@ class Network(nn.Module):
     def log_probs(self, y: Tensor) -> Tensor:
         """Token log-probabilities p_j over the buckets of hash j, (q, m, buckets), from y (q, m, d) (Sec. 2.3)."""
         weight, _ = self.output_layer()
-        y = y.contiguous()  # subtle: one expanded query has strides of 0, and torch then takes four times as long
         if self.config.softmax == "joint":
             return self.normalise(F.linear(y, weight.flatten(0, 1)))
         if len(y) <= FEW:
@@ -332,7 +331,8 @@ class Model:
         training = self.network.training
         self.network.eval()
         try:
-            return self.encode(ids, places).flatten(0, 1)
+            # subtle: one expanded y has strides of 0, with which torch's products take four times as long
+            return self.encode(ids, places).flatten(0, 1).contiguous()
         finally:
             self.network.train(training)
 

@@ -62,6 +62,15 @@ class Query:
         return [place for place, id_ in enumerate(self.ids) if id_ >= 0]
 
     @property
+    def frame(self) -> int:
+        """How many special ids stand before what was given, and behind it: of a text [CLS] and [SEP]."""
+        return int(self.ids[0] == Special.CLS)
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        return self.ids[self.frame : len(self.ids) - self.frame]
+
+    @property
     def contexts(self) -> list[tuple[int, ...]]:
         """What the network has to read: the context, and to explain, the same without each of its elements."""
         without = [(*self.ids[:p], int(Special.MASK), *self.ids[p + 1 :]) for p in self.elements if self.explain]

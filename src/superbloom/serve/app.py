@@ -251,7 +251,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         check(asked, service)
         if isinstance(asked, TextRequest):
             query = await asyncio.to_thread(service.predictor.query, asked.text, **asked.options())
-            if (read := len(query.ids) - 2) > service.max_context:  # but for [CLS] and [SEP]
+            if (read := len(query.given)) > service.max_context:
                 raise InputError(f"a text of {read:,} entries given; up to {service.max_context} are allowed")
             return query
         context = [MASK if name is None else name for name in asked.context]

@@ -173,10 +173,7 @@ class Problem(BaseModel):
 
 def context_of(predictor: Predictor, query: Query) -> list[str | None]:
     """The names a query was read as; None is a mask."""
-    vocab = predictor.model.vocab
-    framed = vocab.kinds is not None  # [CLS] and [SEP]
-    ids = query.ids[1:-1] if framed else query.ids
-    return [vocab.name(id_) if id_ >= 0 else None for id_ in ids]
+    return [predictor.model.vocab.name(id_) if id_ >= 0 else None for id_ in query.given]
 
 
 def mask_of(found: Found, num_ids: int) -> dict[str, Any]:
