@@ -663,6 +663,32 @@ def plan_(
     typer.echo(f"  {command()} serve MODEL --precision int8")
 
 
+@app.command()
+def reproduce(
+    corpus: CorpusFolder,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the report; an earlier call there is gone on with.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Some parts: table2, figure3, table3, table5, table6, table7, costs, examples, sensitivity."),
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Time for all of it: 3h, 1h30m, 45m. (default: 3h)")] = None,
+    seeds: Annotated[int, typer.Option(help="Train Tables 2, 3 and 5 with so many seeds.", min=1, max=100)] = 1,
+    json_: Json = False,
+) -> None:
+    """The paper's tables and figures on your corpus, in the time you have, beside the paper's numbers."""
+    from superbloom.report import command
+    from superbloom.reproduce.command import reproduce as run
+
+    found = run(corpus, out, only=only or (), budget=budget, seeds=seeds, notice=_notice)
+    if json_:
+        _print_json(found)
+    elif found["done"] < found["cells"]:
+        typer.echo(f"{found['done']} of {found['cells']} models; the report so far is {found['report']}. Go on with:")
+        typer.echo(f"  {command()} reproduce {q(corpus)} --out {q(out)}")
+    else:
+        typer.echo(f"the report is {found['report']}")
+
+
 def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
     corpus.save(out)
     counts, dropped = corpus.counts(), corpus.info.get("dropped", {})

@@ -39,6 +39,7 @@ class ModelConfig:
     heads: int = option(4, "attention heads; they divide dim")
     ffn_dim: int = option(512, "width of the feed-forward layers")
     layers: int = option(2, "Transformer layers L")
+    attend: bool = option(True, "learn what to attend to; without, all elements count alike: a bag of digests")
     seq_len: int = option(32, "longest segment n")
     dropout: float = option(0.1, "dropout in training")
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
@@ -77,7 +78,7 @@ class ModelConfig:
             )
         if not _seed(self.hash_seed):
             faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
-        for name in ("spread", "distance", "positions", "next_sentence", "tied", "transform", "output_bias"):
+        for name in ("spread", "attend", "distance", "positions", "next_sentence", "tied", "transform", "output_bias"):
             if type(getattr(self, name)) is not bool:
                 faults.append(f"{name}={getattr(self, name)!r}: True or False is allowed")
         if self._low("num_special", 4):

@@ -161,7 +161,7 @@ def recall(rank: np.ndarray) -> dict[str, Any]:
     >>> recall(np.array([0, 3, 20, 20]))["10"]["value"]     # two of four within the first ten
     0.5
     """
-    return {str(k): _share(int((rank < k).sum()), len(rank)) for k in KS}
+    return {str(k): share(int((rank < k).sum()), len(rank)) for k in KS}
 
 
 def ndcg(rank: np.ndarray) -> dict[str, float]:
@@ -226,7 +226,7 @@ def evaluate(
         "rows": len(held_out),
         "filter_seen": filter_seen,
         "recall": recall(rank),
-        "token_recall_at_1": _share(int(tokens.sum()), tokens.size),
+        "token_recall_at_1": share(int(tokens.sum()), tokens.size),
         "ndcg": ndcg(rank),
         "mrr": mrr(rank),
         **breadth(found.answers, held_out.targets, corpus.id_counts("train")),
@@ -290,7 +290,7 @@ def check_vocabulary(predictor: Predictor, corpus: Corpus) -> None:
             )
 
 
-def _share(hits: int, total: int) -> dict[str, float]:
+def share(hits: int, total: int) -> dict[str, float]:
     """A share with its Wilson score interval at 95 %."""
     z, p = 1.959964, hits / total
     centre = p + z * z / (2 * total)

@@ -34,15 +34,23 @@ class Layer(nn.Module):
     Equal to torch's nn.TransformerEncoderLayer (tests/test_model.py copies its weights), but the queries may be fewer
     than the elements they attend to, and each head may learn how much an element at some distance counts. Dropout is of
     what A and F add, as in the original Transformer; within them, as BERT has it, it takes a third of a step on a CPU.
+    Unless it attends, all elements count alike, but for their distance: a bag of digests.
     """
 
     def __init__(
-        self, dim: int, heads: int, ffn_dim: int, dropout: float, pre_norm: bool, distances: int | None = None
+        self,
+        dim: int,
+        heads: int,
+        ffn_dim: int,
+        dropout: float,
+        pre_norm: bool,
+        distances: int | None = None,
+        attend: bool = True,
     ) -> None:
         super().__init__()
         self.heads, self.dropout, self.pre_norm = heads, dropout, pre_norm
-        self.query = nn.Linear(dim, dim)
-        self.key_value = nn.Linear(dim, 2 * dim)
+        self.query = nn.Linear(dim, dim) if attend else None
+        self.key_value = nn.Linear(dim, (1 + attend) * dim)
         self.mix = nn.Linear(dim, dim)
         self.widen = nn.Linear(dim, ffn_dim)
         self.narrow = nn.Linear(ffn_dim, dim)
@@ -68,8 +76,12 @@ class Layer(nn.Module):
         return self.ffn_norm(hidden + self._drop(self._feed_forward(hidden)))
 
     def _attend(self, queries: Tensor, elements: Tensor, mask: Tensor | None) -> Tensor:
-        query = self._split(self.query(queries))  # (batch, heads, q, d / heads)
-        key, value = map(self._split, self.key_value(elements).chunk(2, dim=-1))
+        if self.query is None:
+            value = self._split(self.key_value(elements))
+            query, key = torch.zeros_like(self._split(queries)), torch.zeros_like(value)
+        else:
+            query = self._split(self.query(queries))  # (batch, heads, q, d / heads)
+            key, value = map(self._split, self.key_value(elements).chunk(2, dim=-1))
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return self.mix(mixed.transpose(1, 2).flatten(2))
 
@@ -122,7 +134,9 @@ class Network(nn.Module):
             else None
         )
         self.layers = nn.ModuleList(
-            Layer(config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre", distances)
+            Layer(
+                config.dim, config.heads, config.ffn_dim, config.dropout, config.norm == "pre", distances, config.attend
+            )
             for distances in [2 * config.seq_len if config.distance else None] * config.layers
         )
         self.final_norm = nn.LayerNorm(config.dim) if config.norm == "pre" else None

@@ -54,7 +54,7 @@ def start_from_cooccurrence(model: Model, corpus: Corpus) -> None:
         _set(network.output, model.target_bloom, outputs @ rotation, corpus.id_counts("train"))
     last = network.layers[-1]
     assert isinstance(last, Layer)
-    last.key_value.weight[dim:] += torch.eye(dim)
+    last.key_value.weight[-dim:] += torch.eye(dim)
     last.mix.weight += torch.eye(dim)
 
 

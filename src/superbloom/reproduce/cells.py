@@ -1,0 +1,165 @@
+"""Which models are trained, for which part of the report. A cell is one of them, with one seed.
+
+The paper compares models of equal size on catalogues of millions. Here the hashed model is as wide as our default, and
+what is to be of its size is made as wide as that takes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from superbloom.api import Superbloom
+from superbloom.config import OURS
+from superbloom.corpus import Corpus
+from superbloom.hashing import max_alpha
+from superbloom.memory import num_parameters
+
+WIDTH = 128
+ALPHA, ALPHAS = 10, (10, 20)  # of Tables 2, 3 and 6; of Table 7
+DEEP = 4  # layers, where the paper has 12
+LARGER = 2 * WIDTH  # of the model with the sampled softmax
+NEGATIVES = 0.025  # of the ids
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "log-uniform": {"proposal": "log-uniform"},
+    "empirical": {"proposal": "empirical"},
+    "empirical, half the rate": {"proposal": "empirical", "learning_rate": 1e-3},
+}
+SENSITIVITY_ALPHAS, SENSITIVITY_HASHES = (1, 2, 4, 10, 20, 50), (1, 2, 3, 4)
+UNHASHED = {"num_hashes": 1, "alpha": 1}
+WIDTHS = range(4, 2049, 4)
+# Unhashed width, its heads, alpha of the hashed model of its size; the rows of Table 4 they stand for.
+TEXT_PAIRS = ((16, 4, 40, ("baseline-h64", "hash40-h512")), (32, 4, 20, ("baseline-h256", "hash20-h1024")))
+# The paper's way to read: tokens apart, as a set, one softmax over the tokens of all hashes. Start, masks and optimizer
+# stay ours: from noise, minutes are not enough to learn anything by which depth could be judged.
+PAPER = {"spread": False, "inputs": "tokens", "distance": False, "softmax": "joint"}
+AS_IN_PAPER = "paper: "
+PARTS = {
+    "table2": "Tables 1 and 2: hashed, unhashed, sampled",
+    "figure3": "Figure 3: by label frequency",
+    "table3": "Table 3: depth",
+    "table5": "Tables 4 and 5: text",
+    "table6": "Table 6: beam width",
+    "table7": "Table 7: coherent hashing",
+    "costs": "Sections 2.4 and 2.5: costs",
+    "examples": "Appendices E and F: examples",
+    "sensitivity": "Sensitivity to α and m",
+}
+ALIASES = {"table1": "table2", "table4": "table5"}
+OF_TEXT = ("table5", "examples")
+OF_ENTITIES = tuple(part for part in PARTS if part != "table5")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model to train: for which parts, and how many shares of the time it gets."""
+
+    name: str
+    parts: tuple[str, ...]
+    model: dict[str, Any]
+    training: dict[str, Any] = field(default_factory=dict)
+    shares: int = 2
+    seed: int = 0
+
+    @property
+    def file(self) -> str:
+        """A name for its files.
+
+        >>> Cell("α=10, m=2", (), {}, seed=1).file
+        'α10-m2-seed1'
+        """
+        return re.sub(r"[^\w]+", "-", self.name.replace("=", "")).strip("-") + f"-seed{self.seed}"
+
+
+class Shapes:
+    """Options of models for one corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self.base: dict[str, Any] = dict(OURS["sequence"][0]) if corpus.cuts else {}
+        if corpus.vocab.kinds is not None:
+            self.base = dict(OURS["text"][0])
+        sizes = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
+        self.most = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
+
+    def __call__(self, dim: int = WIDTH, **options: Any) -> dict[str, Any]:
+        return self.base | {"dim": dim, "ffn_dim": 4 * dim} | options
+
+    def parameters(self, options: dict[str, Any]) -> int:
+        return num_parameters(Superbloom(**options).config_for(self.corpus))
+
+    def sized(self, target: int, **options: Any) -> dict[str, Any]:
+        """These options with the width that comes closest to so many parameters."""
+        above = bisect.bisect_left(WIDTHS, target, key=lambda dim: self.parameters(self(dim, **options)))
+        near = WIDTHS[max(0, above - 1) : above + 1]
+        found = min(near, key=lambda dim: abs(self.parameters(self(dim, **options)) - target))
+        return self(found, **options)
+
+
+def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
+    """All cells of a corpus, in the order they are trained; Tables 2, 3 and 5 are repeated with other seeds."""
+    shapes = Shapes(corpus)
+    found = _of_text(shapes) if corpus.vocab.kinds is not None else _of_entities(shapes)
+    again = [replace(c, seed=s) for s in range(1, seeds) for c in found if {"table2", "table3", "table5"} & {*c.parts}]
+    return found + again
+
+
+def _of_entities(shapes: Shapes) -> list[Cell]:
+    alpha = min(ALPHA, shapes.most[2])
+    hashed = {"alpha": alpha, "num_hashes": 2}
+    superbloom = shapes(**hashed)
+    size = shapes.parameters(superbloom)
+    samples = max(1, round(NEGATIVES * len(shapes.corpus.target_vocab or shapes.corpus.vocab)))
+    sampled = shapes(LARGER, **UNHASHED)
+    found = [
+        Cell("superbloom", ("table2", "figure3", "table6", "table7", "examples"), superbloom),
+        Cell("baseline", ("table2", "figure3"), shapes.sized(size, **UNHASHED)),
+    ]
+    for sampler, options in SAMPLERS.items():
+        training = {"loss": "sampled", "samples": samples, **options}
+        found.append(Cell(f"sampled-softmax, {sampler}", ("table2",), sampled, training))
+    deep = shapes(**hashed, layers=DEEP)
+    depth = {
+        "baseline-l1": shapes(**UNHASHED, layers=1),
+        "baseline-deep": shapes(**UNHASHED, layers=DEEP),
+        "superbloom-l1": shapes(**hashed, layers=1),
+        "superbloom-wide-l1": shapes.sized(shapes.parameters(deep), **hashed, layers=1),
+        "superbloom-deep": deep,
+    }
+    bag = {"layers": 1, "attend": False, "distance": False}
+    bags = {"baseline-bag": shapes(**UNHASHED | bag), "superbloom-bag": shapes(**hashed | bag)}
+    found += [Cell(name, ("table3",), options, shares=_shares(options)) for name, options in (depth | bags).items()]
+    for as_in_paper in ("superbloom", "baseline", *depth):
+        options = next(cell.model for cell in found if cell.name == as_in_paper)
+        part = "table3" if as_in_paper in depth else "table2"
+        found.append(Cell(AS_IN_PAPER + as_in_paper, (part,), options | PAPER, shares=_shares(options)))
+    for alpha in [a for a in ALPHAS if a <= shapes.most[2]]:
+        for coherent in range(alpha == found[0].model["alpha"], 3):  # of these, "superbloom" has none
+            options = shapes(alpha=alpha, num_hashes=2, coherent=coherent)
+            found.append(Cell(f"hash{alpha}-{coherent}", ("table7",), options))
+    whole = shapes.parameters(shapes(alpha=min(4, shapes.most[2]), num_hashes=2))
+    for alpha in SENSITIVITY_ALPHAS:
+        for m in SENSITIVITY_HASHES:
+            if alpha <= shapes.most[m]:
+                options = shapes.sized(whole, alpha=alpha, num_hashes=m)
+                found.append(Cell(f"α={alpha}, m={m}", ("sensitivity",), options, shares=1))
+    return found
+
+
+def _shares(options: dict[str, Any]) -> int:
+    """Deep models get twice the time: the paper compares depths near convergence."""
+    return 4 if options.get("layers") == DEEP else 2
+
+
+def _of_text(shapes: Shapes) -> list[Cell]:
+    """Small stand-ins of Table 4's pairs: unhashed ones are narrow, hashed ones as wide as gives the same size."""
+    training = OURS["text"][1]
+    found = []
+    for width, heads, alpha, _ in TEXT_PAIRS:
+        narrow = shapes(width, **UNHASHED, heads=heads)
+        wide = shapes.sized(shapes.parameters(narrow), alpha=min(alpha, shapes.most[2]), num_hashes=2)
+        for name, options in ((f"baseline-h{width}", narrow), (f"hash{wide['alpha']}-h{wide['dim']}", wide)):
+            found.append(Cell(name, OF_TEXT, options, training))
+    return found

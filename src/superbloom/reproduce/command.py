@@ -1,0 +1,139 @@
+"""The command: train what is not yet trained, measure, and write the report after each cell."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.folder import MANIFESTS, read_json
+from superbloom.processes import alone_in
+from superbloom.reproduce.cells import ALIASES, OF_ENTITIES, OF_TEXT, PARTS, Cell, cells
+from superbloom.reproduce.costs import query_costs, step_costs
+from superbloom.reproduce.lab import Lab, Stopped
+from superbloom.reproduce.pages import write_report
+
+SETTINGS = "settings"
+BUDGET = "3h"
+BESIDE = 0.12  # of the time is not training: evaluation, plots
+SHORTEST, LONGEST = 0.01, 10**5  # minutes of a share
+
+
+def reproduce(
+    corpus_folder: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    budget: str | None = None,
+    seeds: int = 1,
+    quiet: bool = False,
+    notice: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Every table and figure that a corpus allows, or some of them; goes on where an earlier call was."""
+    corpus = Corpus.open(corpus_folder)
+    chosen = _chosen(corpus, only)
+    if out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values()):
+        raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
+    wanted = [cell for cell in cells(corpus, seeds) if chosen & {*cell.parts}]
+    with alone_in(out):
+        settings = _settings(corpus_folder, corpus, out, budget, sum(cell.shares for cell in wanted))
+        lab = Lab(corpus, out, settings["minutes of a share"])
+        lab.keep(SETTINGS, settings)
+        _measure(lab, chosen, notice)
+        left = [cell for cell in wanted if lab.result(cell) is None]
+        for number, cell in enumerate(left):
+            rest = sum(map(lab.minutes, left[number:])) * (1 + BESIDE)
+            done = len(wanted) - len(left) + number
+            notice(f"[{done + 1}/{len(wanted)}] {_named(cell)}: {lab.minutes(cell):.1f} min; {_time(rest)} left in all")
+            try:
+                lab.run(cell, quiet)
+            except Stopped:
+                notice("stopped; the same command goes on where it was")
+                break
+            write_report(lab, corpus)
+        write_report(lab, corpus)
+    return {
+        "report": str(out / "report.md"),
+        "cells": len(wanted),
+        "done": sum(lab.result(c) is not None for c in wanted),
+    }
+
+
+def _chosen(corpus: Corpus, only: Sequence[str]) -> set[str]:
+    possible = OF_TEXT if corpus.vocab.kinds is not None else OF_ENTITIES
+    asked = [ALIASES.get(name, name) for word in only for name in re.split(r"[,\s]+", word) if name]
+    for name in asked:
+        if name not in PARTS:
+            raise InputError(f"--only {name} given; {', '.join([*PARTS, *ALIASES])} are allowed")
+        if name not in possible:
+            kind = "text" if possible is OF_TEXT else "names"
+            raise InputError(f"--only {name} given, and this is a corpus of {kind}; {', '.join(possible)} are possible")
+    return set(asked or possible)
+
+
+def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, shares: int) -> dict[str, Any]:
+    """How this report is made: those of an earlier call, if there was one."""
+    there = out / f"{SETTINGS}.json"
+    if there.is_file():
+        settings = read_json(there)
+        if settings.get("corpus") != corpus.fingerprint():
+            raise InputError(f"{out} holds a report on another corpus; choose another --out")
+        if budget is not None and budget != settings["budget"]:
+            raise InputError(
+                f"{out} was begun with --budget {settings['budget']}, {settings['minutes of a share']:.2f} minutes a share; "
+                "leave --budget out to go on, or choose another --out"
+            )
+        return settings
+    strangers = sorted(file.name for file in out.glob("*") if not file.name.startswith(".")) if out.is_dir() else []
+    if strangers:
+        raise InputError(f"{out} also holds {strangers[0]!r}, no part of a report; choose another --out")
+    minutes = in_minutes(budget or BUDGET) / (1 + BESIDE)
+    return {
+        "corpus": corpus.fingerprint(),
+        "name": folder.resolve().name,
+        "counts": corpus.counts(),
+        "budget": budget or BUDGET,
+        "minutes of a share": min(LONGEST, max(SHORTEST, minutes / max(1, shares))),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _measure(lab: Lab, chosen: set[str], notice: Callable[[str], None]) -> None:
+    """What takes no training."""
+    if lab.kept("yardsticks") is None:
+        notice("counting: popularity, co-occurrence")
+        lab.keep("yardsticks", lab.yardsticks())
+    if "costs" in chosen and lab.kept("costs") is None:
+        notice("timing steps and queries")
+        begin = time.monotonic()
+        found: dict[str, Any] = {"steps": step_costs(lab.corpus), "queries": query_costs(lab.corpus)}
+        lab.keep("costs", found | {"threads": torch.get_num_threads(), "seconds": time.monotonic() - begin})
+
+
+def in_minutes(text: str) -> float:
+    """A time as people write it.
+
+    >>> in_minutes("3h"), in_minutes("1h30m"), in_minutes("45m"), in_minutes("20")
+    (180.0, 90.0, 45.0, 20.0)
+    """
+    found = re.fullmatch(
+        r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*(?:m|min)?)?", text.strip().lower(), re.ASCII
+    )
+    minutes = 60 * float(found[1] or 0) + float(found[2] or 0) if found else 0.0
+    if not 0 < minutes < 10**6:
+        raise InputError(f"--budget {text!r} given; a time is allowed: 3h, 1h30m or 45m")
+    return minutes
+
+
+def _time(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 90 else f"{int(minutes // 60)} h {round(minutes % 60)} min"
+
+
+def _named(cell: Cell) -> str:
+    return cell.name + (f", seed {cell.seed}" if cell.seed else "")

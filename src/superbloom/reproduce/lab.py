@@ -1,0 +1,157 @@
+"""Trains and measures one cell. What is done is a JSON file; what was begun goes on from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superbloom.api import Superbloom
+from superbloom.checkpoints import checkpoints
+from superbloom.corpus import Corpus
+from superbloom.evaluate import DEEPEST, HeldOut, deciles, ranks, recall, share
+from superbloom.folder import read_json, write_atomically
+from superbloom.predict import Predictor
+from superbloom.reproduce import paper
+from superbloom.reproduce.cells import Cell, Shapes
+from superbloom.special import MASK_TEXT
+from superbloom.yardsticks import cooccurrence, popularity, similarity
+
+HIDDEN = 3_000  # elements of test rows; the same for all cells of a corpus
+WATCH = {"valid_rows": 1000, "save_every": 250}
+BEAMS = (1, 10, 20, 100)
+MOST_BYTES = 2**24  # of a result
+
+
+class Stopped(Exception):  # noqa: N818 (it is no error)
+    """Training was interrupted; what it has is saved."""
+
+
+class Lab:
+    """A corpus, and the folder where what is measured on it is kept."""
+
+    def __init__(self, corpus: Corpus, folder: Path, unit: float) -> None:
+        self.corpus, self.folder = corpus, folder
+        self.unit = unit  # minutes of one share
+
+    def minutes(self, cell: Cell) -> float:
+        return self.unit * cell.shares
+
+    def result(self, cell: Cell) -> dict[str, Any] | None:
+        return self.kept(f"cells/{cell.file}")
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / f"{name}.json"
+        return read_json(path, MOST_BYTES) if path.is_file() else None
+
+    def keep(self, name: str, found: dict[str, Any]) -> None:
+        path = self.folder / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(found, ensure_ascii=False, indent=1).encode())
+
+    def run(self, cell: Cell, quiet: bool = False) -> None:
+        """Train and measure a cell; raises Stopped if it was interrupted."""
+        run = self.folder / "runs" / cell.file
+        before = time.process_time()
+        superbloom = Superbloom(**cell.model)
+        training: dict[str, Any] = WATCH | cell.training | {"minutes": self.minutes(cell), "seed": cell.seed}
+        superbloom.fit(self.corpus, run=run, resume=bool(checkpoints(run)), quiet=quiet, **training)
+        if superbloom.training["interrupted"]:
+            raise Stopped
+        found = {
+            "cell": cell.name,
+            "seed": cell.seed,
+            "model": cell.model,
+            "training": cell.training,
+            "minutes": self.minutes(cell),
+            "parameters": superbloom.model.network.num_parameters(),
+            **{name: superbloom.training[name] for name in ("steps", "taken", "seconds")},
+            "processor seconds": round(time.process_time() - before, 1),
+            "history": superbloom.metrics["history"],
+            **self.measured(superbloom.predictor),
+        }
+        if "table6" in cell.parts and cell.seed == 0:
+            found["beams"] = self.beams(superbloom)
+        if "examples" in cell.parts and cell.seed == 0:
+            found |= self.asked(superbloom)
+            superbloom.save_pretrained(self.folder / "models" / cell.file)
+        self.keep(f"cells/{cell.file}", found)
+        shutil.rmtree(run)
+
+    def held_out(self, seq_len: int) -> HeldOut:
+        return HeldOut.of(self.corpus, "test", seq_len, draws=HIDDEN)
+
+    def measured(self, predictor: Predictor) -> dict[str, Any]:
+        """Recall on test rows, also without the prior; of each hidden element the rank, to compare models in pairs."""
+        held_out = self.held_out(predictor.model.config.seq_len)
+        found = ranks(predictor, held_out, both=True)
+        frequency = self.corpus.id_counts("train")[held_out.targets]
+        return {
+            "hidden": len(held_out),
+            "recall": recall(found.rank),
+            "without prior": recall(found.without_prior),
+            "tokens": share(int(found.tokens.sum()), found.tokens.size),
+            "certified": float(found.certified.mean()),
+            "deciles": deciles(found.rank, frequency),
+            "ranks": found.rank.tolist(),
+            "ranks without prior": found.without_prior.tolist(),
+        }
+
+    def beams(self, superbloom: Superbloom) -> dict[str, Any]:
+        """Table 6: one round of Algorithm 1 for several widths, and as many rounds as a proof takes; no prior."""
+        predictor, held_out = Predictor(superbloom.model, prior=False), self.held_out(superbloom.model.config.seq_len)
+        found = {}
+        for beam in (*BEAMS, None):
+            seen = ranks(predictor, held_out, beam=beam, max_rounds=None if beam is None else 1)
+            found["certified" if beam is None else str(beam)] = {
+                "recall": recall(seen.rank),
+                "certified": float(seen.certified.mean()),
+            }
+        return found
+
+    def asked(self, superbloom: Superbloom) -> dict[str, Any]:
+        """The ten best answers to the paper's queries, as far as their names are known, and the analogies."""
+        if self.corpus.vocab.kinds is not None:
+            texts = {text: superbloom.predictor.predict(text, k=10) for text in paper.SENTENCES}
+            return {"examples": {text: [_answers(found) for found in masks] for text, masks in texts.items()}}
+        examples, analogies = {}, []
+        for context in paper.CONTEXTS:
+            names = [self.known(name) for name in context]
+            if all(names):
+                examples[" · ".join(map(str, names))] = [_answers(self._ask(superbloom, names))]
+        for one, other in zip(paper.CAPITALS, paper.CAPITALS[1:], strict=False):
+            *names, right = (self.known(name) for name in (*one, *other))
+            if all(names) and right is not None:
+                found = [answer.name for answer in self._ask(superbloom, names)]
+                rank = found.index(right) + 1 if right in found else None
+                analogies.append({"asked": names, "right": right, "rank": rank, "first": found[0]})
+        return {"examples": examples, "analogies": analogies}
+
+    def _ask(self, superbloom: Superbloom, names: list[Any]) -> list[Any]:
+        (found,) = superbloom.predictor.predict([*names, MASK_TEXT], k=10, exclude_context=True)
+        return found
+
+    def known(self, name: str) -> str | None:
+        """A name of the paper as the corpus writes it."""
+        return next((n for n in (name, name.replace(" ", "_")) if n in self.corpus.vocab), None)
+
+    def yardsticks(self) -> dict[str, Any]:
+        """What none of the models learned: popularity and co-occurrence, and how frequent the most frequent are."""
+        held_out = self.held_out(Superbloom(**Shapes(self.corpus)()).config_for(self.corpus).seq_len)
+        found = {"popularity": recall(popularity(self.corpus, held_out, DEEPEST))}
+        if self.corpus.vocab.kinds is None and not self.corpus.cuts:
+            similar = similarity(self.corpus)
+            for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
+                found[name] = recall(cooccurrence(similar, held_out, DEEPEST, near))
+        counts = np.sort(self.corpus.id_counts("train"))[::-1]
+        tenth = max(1, len(counts) // 10)
+        links = {"100": int(counts[:100].sum()), "tenth": int(counts[:tenth].sum())}
+        return {"recall": found, "share of links": {name: n / int(counts.sum()) for name, n in links.items()}}
+
+
+def _answers(found: list[Any]) -> dict[str, Any]:
+    return {"names": [answer.name for answer in found], "certified": bool(found and found[0].certified)}

@@ -1,0 +1,6 @@
+from superbloom.corpus import Corpus
+from superbloom.reproduce.lab import Lab
+
+
+def write_report(lab: Lab, corpus: Corpus) -> None:
+    pass
