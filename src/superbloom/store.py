@@ -3,7 +3,7 @@
     config.json         manifest: model config, how it was trained, checksums of the files below
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
-    README.md           the model card, yours to edit
+    README.md           the model card (card.py), yours to edit
 A trained model adds prior.safetensors (how frequent ids are, and what that counts for), one with a second
 vocabulary target_bloom.safetensors and targets.arrow.
 """
@@ -21,9 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from superbloom.card import card
 from superbloom.config import ModelConfig
 from superbloom.errors import InputError
-from superbloom.folder import new_folder, read_folder, read_json, settled
+from superbloom.folder import CARD, new_folder, read_folder, read_json, settled
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network
 from superbloom.prior import Prior
@@ -48,7 +49,15 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
         if model.prior is not None:
             _write(_prior_tensors(model.prior), temporary / "prior.safetensors")
         (temporary / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-        (temporary / "README.md").write_text(model_card(model, Path(folder).name, metrics), encoding="utf-8")
+        name = Path(folder).resolve().name
+        text = card(model, training, metrics, name=name, before=_card_of(Path(folder)))
+        (temporary / CARD).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _card_of(folder: Path) -> str:
+    """The card of the folder that is replaced, if it has one; bytes that are not UTF-8 stay what they are."""
+    file = folder / CARD
+    return file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
 
 
 class Stored(NamedTuple):
@@ -204,30 +213,3 @@ def _write(tensors: dict[str, Tensor], path: Path) -> None:
 
 def _tables(bloom: BloomHash) -> dict[str, Tensor]:
     return {"table": bloom.table.contiguous(), "order": bloom.order, "starts": bloom.starts}
-
-
-def model_card(model: Model, name: str, metrics: dict[str, Any]) -> str:
-    """A model card: what it is, how good it is, how to use it."""
-    config = model.config
-    lines = [
-        "---\nlibrary_name: superbloom\ntags: [superbloom, bloom-filter, recommendation, entity-prediction]\n---",
-        f"# {name}\n",
-        f"A Superbloom over {config.num_ids:,} names: {config.num_hashes} hash(es), alpha={config.alpha}, "
-        f"d={config.dim}, {config.layers} layer(s), {model.network.num_parameters():,} parameters.\n",
-    ]
-    test = metrics.get("test", {})
-    rows = {"this model": test.get("recall", {})} | test.get("yardsticks", {})
-    if rows["this model"]:
-        lines.append("| measured on held-out rows | rec@1 | rec@10 | rec@20 |\n|---|---|---|---|")
-    lines += [
-        f"| {row} | " + " | ".join(f"{v['value']:.3f}" for v in recall.values()) + " |"
-        for row, recall in rows.items()
-        if recall
-    ]
-    folder, first = (json.dumps(text, ensure_ascii=False) for text in (name, model.vocab.name(0)))
-    asked = f"[{first}, MASK]" if model.vocab.kinds is None else '"… [MASK] …"'
-    lines.append(
-        "\n```python\nfrom superbloom import MASK, Superbloom\n\n"
-        f"model = Superbloom.from_pretrained({folder})\nmodel.predict({asked}, k=10)\n```\n"
-    )
-    return "\n".join(lines)
