@@ -10,15 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from superbloom.report import markdown
+
 
 def report(question: str, header: list[str], rows: list[list[str]], figures: dict[str, Any]) -> None:
     """Print a Markdown table and the JSON line that keeps its numbers."""
     print(f"{question}\n\n{markdown(header, rows)}\n\n" + json.dumps({"figures": figures, **surroundings()}))
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def between_marks(document: Path, tables: dict[str, str]) -> None:

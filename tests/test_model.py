@@ -156,6 +156,30 @@ def test_gradients_are_the_same_to_the_bit_on_several_threads(mask_as):
             assert torch.equal(gradient, other[name]), name
 
 
+@pytest.mark.parametrize("inputs", ["sum", "tokens"])
+def test_a_bag_of_digests_counts_all_elements_alike(inputs):
+    model = small(attend=False, distance=False, layers=1, inputs=inputs, norm="post", mask_as="element")
+    layer, ids = model.network.layers[0], torch.tensor([[3, 7, 11, Special.MASK, Special.PAD]])
+    y = model.encode(ids, torch.tensor([[3]]))[0, 0]
+    x = model.network.embedding(model.bloom.digest(ids[0, :4]))
+    x = x.sum(1) if inputs == "sum" else x.flatten(0, 1)
+    mean = layer.mix(layer.key_value(x).mean(0))
+    hidden = layer.attention_norm(x[3 if inputs == "sum" else [6, 7]] + mean)
+    expected = layer.ffn_norm(hidden + layer.narrow(torch.relu(layer.widen(hidden))))
+    torch.testing.assert_close(y, expected.expand_as(y))
+
+
+def test_a_bag_has_no_weights_to_attend_with():
+    sizes = {attend: small(attend=attend).network.num_parameters() for attend in (True, False)}
+    assert sizes[True] - sizes[False] == 2 * 2 * (16 * 16 + 16)  # of two layers, queries and keys
+
+
+@pytest.mark.parametrize("mask_as", ["question", "element", "next"])
+def test_a_bag_answers_more_masks_than_it_has_elements(mask_as):
+    model = small(attend=False, mask_as=mask_as)
+    assert model.encode(torch.full((1, 3), int(Special.MASK)), torch.tensor([[0, 1, 2]])).isfinite().all()
+
+
 def test_a_lone_mask_has_an_answer():
     log_probs = small().log_probs(torch.tensor([[Special.MASK]]), torch.tensor([[0]]))
     assert torch.isfinite(log_probs).all()

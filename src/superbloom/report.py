@@ -27,6 +27,12 @@ def recall_table(figures: dict[str, Any]) -> Table:
     return table
 
 
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def plot_deciles(figures: dict[str, Any]) -> bytes:
     """rec@1 by label frequency, the most frequent labels first, as Figure 3 of the paper: a PNG."""
     import matplotlib

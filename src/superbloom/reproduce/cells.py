@@ -18,7 +18,9 @@ from superbloom.hashing import max_alpha
 from superbloom.memory import num_parameters
 
 WIDTH = 128
-ALPHA, ALPHAS = 10, (10, 20)  # of Tables 2, 3 and 6; of Table 7
+ALPHAS = (10, 20)  # of Table 7
+# Of Tables 2, 3 and 6, up to so many ids; the paper has 20 for half a million, 50 for all of Wikipedia.
+ALPHA_UP_TO = {10: 100_000, 20: 1_000_000, 50: 2**63}
 DEEP = 4  # layers, where the paper has 12
 LARGER = 2 * WIDTH  # of the model with the sampled softmax
 NEGATIVES = 0.025  # of the ids
@@ -36,17 +38,7 @@ TEXT_PAIRS = ((16, 4, 40, ("baseline-h64", "hash40-h512")), (32, 4, 20, ("baseli
 # stay ours: from noise, minutes are not enough to learn anything by which depth could be judged.
 PAPER = {"spread": False, "inputs": "tokens", "distance": False, "softmax": "joint"}
 AS_IN_PAPER = "paper: "
-PARTS = {
-    "table2": "Tables 1 and 2: hashed, unhashed, sampled",
-    "figure3": "Figure 3: by label frequency",
-    "table3": "Table 3: depth",
-    "table5": "Tables 4 and 5: text",
-    "table6": "Table 6: beam width",
-    "table7": "Table 7: coherent hashing",
-    "costs": "Sections 2.4 and 2.5: costs",
-    "examples": "Appendices E and F: examples",
-    "sensitivity": "Sensitivity to α and m",
-}
+PARTS = ("table2", "figure3", "table3", "table5", "table6", "table7", "costs", "examples", "sensitivity")
 ALIASES = {"table1": "table2", "table4": "table5"}
 OF_TEXT = ("table5", "examples")
 OF_ENTITIES = tuple(part for part in PARTS if part != "table5")
@@ -83,6 +75,8 @@ class Shapes:
             self.base = dict(OURS["text"][0])
         sizes = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
         self.most = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
+        wanted = next(alpha for alpha, ids in ALPHA_UP_TO.items() if corpus.num_ids <= ids)
+        self.alpha = min(wanted, self.most[2])
 
     def __call__(self, dim: int = WIDTH, **options: Any) -> dict[str, Any]:
         return self.base | {"dim": dim, "ffn_dim": 4 * dim} | options
@@ -107,8 +101,7 @@ def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
 
 
 def _of_entities(shapes: Shapes) -> list[Cell]:
-    alpha = min(ALPHA, shapes.most[2])
-    hashed = {"alpha": alpha, "num_hashes": 2}
+    hashed = {"alpha": shapes.alpha, "num_hashes": 2}
     superbloom = shapes(**hashed)
     size = shapes.parameters(superbloom)
     samples = max(1, round(NEGATIVES * len(shapes.corpus.target_vocab or shapes.corpus.vocab)))

@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
+from superbloom.api import Superbloom
+from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.folder import MANIFESTS, read_json
+from superbloom.memory import check_memory
 from superbloom.processes import alone_in
 from superbloom.reproduce.cells import ALIASES, OF_ENTITIES, OF_TEXT, PARTS, Cell, cells
 from superbloom.reproduce.costs import query_costs, step_costs
-from superbloom.reproduce.lab import Lab, Stopped
+from superbloom.reproduce.lab import SETTINGS, Lab, Stopped
 from superbloom.reproduce.pages import write_report
 
-SETTINGS = "settings"
 BUDGET = "3h"
 BESIDE = 0.12  # of the time is not training: evaluation, plots
 SHORTEST, LONGEST = 0.01, 10**5  # minutes of a share
@@ -40,9 +42,12 @@ def reproduce(
     chosen = _chosen(corpus, only)
     if out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values()):
         raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
-    wanted = [cell for cell in cells(corpus, seeds) if chosen & {*cell.parts}]
+    wanted, too_large = _fitting(corpus, [cell for cell in cells(corpus, seeds) if chosen & {*cell.parts}])
+    for name, reason in too_large.items():
+        notice(f"{name} is left out: {reason}")
     with alone_in(out):
         settings = _settings(corpus_folder, corpus, out, budget, sum(cell.shares for cell in wanted))
+        settings["left out"] = {**settings.get("left out", {}), **too_large}
         lab = Lab(corpus, out, settings["minutes of a share"])
         lab.keep(SETTINGS, settings)
         _measure(lab, chosen, notice)
@@ -56,13 +61,10 @@ def reproduce(
             except Stopped:
                 notice("stopped; the same command goes on where it was")
                 break
-            write_report(lab, corpus)
-        write_report(lab, corpus)
-    return {
-        "report": str(out / "report.md"),
-        "cells": len(wanted),
-        "done": sum(lab.result(c) is not None for c in wanted),
-    }
+            write_report(lab)
+        write_report(lab)
+    finished = sum(lab.result(cell) is not None for cell in wanted)
+    return {"report": str(out / "report.md"), "cells": len(wanted), "done": finished}
 
 
 def _chosen(corpus: Corpus, only: Sequence[str]) -> set[str]:
@@ -77,6 +79,18 @@ def _chosen(corpus: Corpus, only: Sequence[str]) -> set[str]:
     return set(asked or possible)
 
 
+def _fitting(corpus: Corpus, wanted: list[Cell]) -> tuple[list[Cell], dict[str, str]]:
+    """The cells that memory is enough for, and why not for the others."""
+    fits, too_large = list[Cell](), dict[str, str]()
+    for cell in wanted:
+        try:
+            check_memory(Superbloom(**cell.model).config_for(corpus), TrainConfig(steps=1, **cell.training))
+            fits.append(cell)
+        except InputError as error:
+            too_large[cell.name] = str(error)
+    return fits, too_large
+
+
 def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, shares: int) -> dict[str, Any]:
     """How this report is made: those of an earlier call, if there was one."""
     there = out / f"{SETTINGS}.json"
@@ -86,8 +100,7 @@ def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, share
             raise InputError(f"{out} holds a report on another corpus; choose another --out")
         if budget is not None and budget != settings["budget"]:
             raise InputError(
-                f"{out} was begun with --budget {settings['budget']}, {settings['minutes of a share']:.2f} minutes a share; "
-                "leave --budget out to go on, or choose another --out"
+                f"{out} was begun with --budget {settings['budget']}; leave it out to go on, or choose another --out"
             )
         return settings
     strangers = sorted(file.name for file in out.glob("*") if not file.name.startswith(".")) if out.is_dir() else []

@@ -20,7 +20,7 @@ from superbloom.hashing import BloomHash
 from superbloom.memory import num_parameters
 from superbloom.model import Model
 from superbloom.optimizer import clip
-from superbloom.reproduce.cells import ALPHA, UNHASHED, Shapes
+from superbloom.reproduce.cells import UNHASHED, Shapes
 from superbloom.search import exhaustive, top_k
 from superbloom.train import Training
 from superbloom.vocab import Vocab
@@ -35,7 +35,7 @@ def step_costs(corpus: Corpus) -> list[dict[str, Any]]:
     """Milliseconds of the parts of a step: output layer (its loss and gradient), all the rest."""
     found = []
     shapes = Shapes(corpus)
-    hashed = {"alpha": min(ALPHA, shapes.most[2]), "num_hashes": 2}
+    hashed = {"alpha": shapes.alpha, "num_hashes": 2}
     for num_ids in sorted({corpus.num_ids, LARGER}):
         for name, options in (("unhashed", UNHASHED), ("superbloom", hashed)):
             config = Superbloom(**shapes(**options)).config_for(corpus)
@@ -84,7 +84,7 @@ def query_costs(corpus: Corpus) -> list[dict[str, Any]]:
     """Milliseconds a query for the twenty best: every id scored, one round with B=20, and until it is proved."""
     found = []
     own = len(corpus.target_vocab or corpus.vocab)
-    for num_ids, alpha in ((own, min(ALPHA, Shapes(corpus).most[2])), (WIKIPEDIA_IDS, PAPER_ALPHA)):
+    for num_ids, alpha in ((own, Shapes(corpus).alpha), (WIKIPEDIA_IDS, PAPER_ALPHA)):
         bloom = BloomHash.random(num_ids, 2, alpha, seed=0)
         generator = torch.Generator().manual_seed(0)
         log_probs = (3 * torch.randn(QUERIES, 2, bloom.num_buckets, generator=generator)).log_softmax(-1)

@@ -21,6 +21,7 @@ from superbloom.reproduce.cells import Cell, Shapes
 from superbloom.special import MASK_TEXT
 from superbloom.yardsticks import cooccurrence, popularity, similarity
 
+SETTINGS = "settings"
 HIDDEN = 3_000  # elements of test rows; the same for all cells of a corpus
 WATCH = {"valid_rows": 1000, "save_every": 250}
 BEAMS = (1, 10, 20, 100)

@@ -1,0 +1,214 @@
+"""What the paper claims, and what was found: it holds, does not hold, or is undecided (zero is in the interval)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superbloom.evaluate import KS
+from superbloom.reproduce import paper
+from superbloom.reproduce.cells import AS_IN_PAPER, TEXT_PAIRS
+from superbloom.reproduce.results import Difference, Results
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+DOMINATES = 0.5  # of the time of a step
+ENOUGH = 0.005  # of recall: what a beam of k may lose to one of 100
+
+
+@dataclass(frozen=True)
+class Claim:
+    where: str
+    text: str
+    printed: str
+    found: str
+    verdict: str
+
+
+def claims(results: Results) -> list[Claim]:
+    """Every claim that the cells done so far speak to."""
+    return [*_size(results), *_frequency(results), *_depth(results), *_rest(results), *_text(results)]
+
+
+def _verdict(*differences: Difference) -> str:
+    """Of differences that should all be above zero."""
+    if any(difference.high < 0 for difference in differences):
+        return FAILS
+    return HOLDS if all(difference.low > 0 for difference in differences) else UNDECIDED
+
+
+def _at_all(results: Results, one: str, other: str) -> tuple[str, str]:
+    found = [results.difference(one, other, k) for k in KS]
+    return "; ".join(f"rec@{k} {each}" for k, each in zip(KS, found, strict=True)), _verdict(*found)
+
+
+def _printed(one: tuple[float, ...], other: tuple[float, ...]) -> str:
+    return "; ".join(f"rec@{k} {a - b:+.1f}" for k, a, b in zip(KS, one, other, strict=True))
+
+
+def _size(results: Results) -> Iterator[Claim]:
+    table = paper.TABLE_2
+    for prefix, how in (("", ""), (AS_IN_PAPER, ", read as in the paper")):
+        if results.have(prefix + "superbloom", prefix + "baseline"):
+            found = _at_all(results, prefix + "superbloom", prefix + "baseline")
+            text = f"A hashed model is more accurate than an unhashed one of its size{how}"
+            yield Claim("Table 2", text, _printed(table["superbloom"], table["baseline"]), *found)
+    if (sampled := results.sampled) is None or not results.have("superbloom", "baseline"):
+        return
+    found = _at_all(results, "superbloom", sampled)
+    text = "It is more accurate than a much larger one with a sampled softmax, in equal time"
+    yield Claim("Table 2", text, _printed(table["superbloom"], table["sampled-softmax"]), *found)
+    found = _at_all(results, "baseline", sampled)
+    text = "The sampled softmax is worse than the small unhashed model, too"
+    yield Claim("Table 2", text, _printed(table["baseline"], table["sampled-softmax"]), *found)
+
+
+def _frequency(results: Results) -> Iterator[Claim]:
+    if not results.have("superbloom", "baseline"):
+        return
+    ours, theirs = (results.first(name)["deciles"] for name in ("superbloom", "baseline"))
+    pairs = [(a["recall_at_1"], b["recall_at_1"]) for a, b in zip(ours, theirs, strict=True)]
+    ahead = sum(a >= b for a, b in pairs)
+    verdict = HOLDS if ahead == len(pairs) else FAILS
+    text = "It is at least as accurate at rec@1 in every tenth of the labels by frequency"
+    yield Claim("Figure 3", text, "10 of 10", f"{ahead} of {len(pairs)}", verdict)
+    hardest = int(np.argmin([a for a, _ in pairs])) + 1
+    text = "The hardest labels are in the second and third tenth, not the rarest"
+    yield Claim("Figure 3", text, "2, 3", f"tenth {hardest}", HOLDS if hardest in (2, 3) else FAILS)
+
+
+def _depth(results: Results) -> Iterator[Claim]:
+    table = paper.TABLE_3
+    for prefix, how in (("", ""), (AS_IN_PAPER, ", read as in the paper")):
+        names = ("superbloom-deep", "superbloom-l1", "baseline-deep", "baseline-l1", "superbloom-wide-l1")
+        if not results.have(*(prefix + name for name in names)):
+            continue
+        deep, shallow, unhashed_deep, unhashed, wide = (prefix + name for name in names)
+        more = [
+            Difference.of(
+                results.hits(deep, k)
+                - results.hits(shallow, k)
+                - results.hits(unhashed_deep, k)
+                + results.hits(unhashed, k)
+            )
+            for k in KS[:2]
+        ]
+        gains = [results.difference(*pair, 1) for pair in ((deep, shallow), (unhashed_deep, unhashed))]
+        found = "; ".join(f"rec@{k} {each}" for k, each in zip(KS, more, strict=False))
+        found += f" (rec@1: hashed {100 * gains[0].value:+.1f}, unhashed {100 * gains[1].value:+.1f})"
+        printed = [table[a][0] - table[b][0] for a, b in (names[:2], names[2:4])]
+        text = f"Depth gains more when hashed than when not{how}"
+        shown = f"rec@1 {printed[0] - printed[1]:+.1f} ({printed[0]:+.1f}, {printed[1]:+.1f})"
+        yield Claim("Table 3", text, shown, found, _verdict(*more))
+        text = f"A deep hashed model is better than a wide one of one layer and its size{how}"
+        yield Claim("Table 3", text, _printed(table[names[0]], table[names[4]]), *_at_all(results, deep, wide))
+    if results.have("superbloom-l1", "superbloom-bag"):
+        text = "A bag of digests is less accurate than even one layer that attends"
+        yield Claim("Sec. 3.4", text, "–", *_at_all(results, "superbloom-l1", "superbloom-bag"))
+
+
+def _rest(results: Results) -> Iterator[Claim]:
+    beams = results.first("superbloom").get("beams") if "superbloom" in results else None
+    if beams:
+        lost = {k: beams["100"]["recall"][str(k)]["value"] - beams[str(k)]["recall"][str(k)]["value"] for k in KS}
+        found = "; ".join(f"rec@{k} {100 * lost[k]:+.1f}" for k in KS)
+        verdict = HOLDS if all(each <= ENOUGH for each in lost.values()) else FAILS
+        printed = "rec@1 +0.2; rec@10 −0.4; rec@20 +0.5"
+        yield Claim("Table 6", "A beam of B = k is enough: what B = 100 adds to it", printed, found, verdict)
+    yield from _coherent(results)
+    costs = results.beside.get("costs")
+    if costs:
+        yield from _costs(costs)
+    yardsticks = results.beside.get("yardsticks")
+    if yardsticks and results.sampled:
+        tenth, hundred = (100 * yardsticks["share of links"][name] for name in ("tenth", "100"))
+        found = f"{hundred:.1f} %, {tenth:.1f} %"
+        printed = f"{paper.TOP_100} %, {paper.TOP_TENTH:.0f} %"
+        verdict = HOLDS if hundred < 2 * paper.TOP_100 else FAILS
+        yield Claim(
+            "Sec. 3.1",
+            "The 100 most frequent pages get few of the links, the first tenth most",
+            printed,
+            found,
+            verdict,
+        )
+    analogies = results.first("superbloom").get("analogies") if "superbloom" in results else None
+    if analogies:
+        first, ten = (sum(a["rank"] is not None and a["rank"] <= k for a in analogies) for k in (1, 10))
+        found = f"{first} of {len(analogies)} capitals first, {ten} among the ten best"
+        verdict = HOLDS if first > len(analogies) / 2 else FAILS
+        yield Claim("Sec. 3.3", "Analogies: Tunisia, Tunis, Thailand → Bangkok", "first of one asked", found, verdict)
+
+
+def _coherent(results: Results) -> Iterator[Claim]:
+    for alpha in (10, 20):
+        names = [f"hash{alpha}-{coherent}" for coherent in range(3)]
+        if (
+            names[0] not in results
+            and "superbloom" in results
+            and results.first("superbloom")["model"]["alpha"] == alpha
+        ):
+            names[0] = "superbloom"
+        if not results.have(*names):
+            continue
+        tokens = [results.first(name)["tokens"] for name in names]
+        found = " → ".join(f"{100 * each['value']:.1f}" for each in tokens)
+        apart = tokens[2]["low"] > tokens[0]["high"]
+        verdict = HOLDS if apart else FAILS if tokens[2]["high"] < tokens[0]["low"] else UNDECIDED
+        printed = " → ".join(f"{paper.TABLE_7[alpha, c][0]:.1f}" for c in range(3))
+        text = f"With 0, 1, 2 coherent functions tokens are told better (α={alpha}, token rec@1)"
+        yield Claim("Table 7", text, printed, found, verdict)
+        found = " → ".join(f"{100 * results.recall(name, 1)['value']:.1f}" for name in names)
+        lost = results.difference(names[0], names[2], 1)
+        printed = " → ".join(f"{paper.TABLE_7[alpha, c][1]:.1f}" for c in range(3))
+        text = f"… and entities worse (α={alpha}, entity rec@1)"
+        yield Claim("Table 7", text, printed, f"{found}; random before both coherent {lost}", _verdict(lost))
+
+
+def _costs(costs: dict[str, list[dict[str, Any]]]) -> Iterator[Claim]:
+    largest = max(row["ids"] for row in costs["steps"])
+    unhashed, hashed = (
+        next(row for row in costs["steps"] if row["ids"] == largest and row["model"] == name)
+        for name in ("unhashed", "superbloom")
+    )
+    part = unhashed["output layer"] / unhashed["step"]
+    found = f"{part:.0%} of a step with {largest:,.0f} ids"
+    verdict = HOLDS if part > DOMINATES else FAILS
+    yield Claim("Sec. 2.4", "Updating E^O is most of what training costs without hashing", "dominates", found, verdict)
+    faster = unhashed["step"] / hashed["step"]
+    text = "Hashing makes a step cheaper without sampling"
+    yield Claim("Sec. 2.4", text, "significantly", f"{faster:.1f} times as fast", HOLDS if faster > 1 else FAILS)
+    row = max(costs["queries"], key=lambda row: row["ids"])
+    faster, proved = (row["exhaustive"] / row[name] for name in ("approximate", "certified"))
+    found = f"{faster:.0f} times with {row['ids']:,.0f} ids; until it is proved {proved:.0f} times"
+    verdict = HOLDS if faster >= paper.APPROXIMATE_FASTER else FAILS
+    text = "Approximate inference is ten times as fast as scoring all ids"
+    yield Claim("Sec. 2.5", text, f"{paper.APPROXIMATE_FASTER} times", found, verdict)
+
+
+def _text(results: Results) -> Iterator[Claim]:
+    gains = []
+    for width, _, _, rows in TEXT_PAIRS:
+        narrow = f"baseline-h{width}"
+        wide = next(
+            (name for name in results.cells if name.startswith("hash") and _beside(results, name, narrow)), None
+        )
+        if wide is None:
+            continue
+        found = _at_all(results, wide, narrow)
+        printed = _printed(paper.TABLE_5[rows[1]], paper.TABLE_5[rows[0]])
+        yield Claim("Table 5", f"Of text, {wide} is better than {narrow}, of its size", printed, *found)
+        gains.append(results.difference(wide, narrow, 1))
+    if len(gains) == 2:
+        smaller = Difference(
+            gains[0].value - gains[1].value, gains[0].low - gains[1].high, gains[0].high - gains[1].low
+        )
+        text = "The gain is larger for the smaller models"
+        yield Claim("Table 5", text, "rec@1 +1.3", f"rec@1 {smaller}", _verdict(smaller))
+
+
+def _beside(results: Results, wide: str, narrow: str) -> bool:
+    """Whether two models are a pair of one size."""
+    return narrow in results and abs(results.first(wide)["parameters"] / results.first(narrow)["parameters"] - 1) < 0.1
