@@ -99,6 +99,13 @@ def test_a_claim_holds_if_the_interval_says_so(share, verdict):
     assert found["A hashed model is more accurate than an unhashed one of its size"] == verdict
 
 
+def test_a_claim_may_hold_at_some_ranks_only():
+    ranks = {"superbloom": np.where(np.arange(100) < 60, 0, 20), "baseline": np.full(100, 5)}
+    found = [result(name, rank < 20) | {"ranks": rank.tolist()} for name, rank in ranks.items()]
+    verdict = verdicts(*found)["A hashed model is more accurate than an unhashed one of its size"]
+    assert verdict == "holds at rec@1 only"
+
+
 def test_depth_is_judged_by_how_much_more_it_gains():
     rng = np.random.default_rng(0)
     uniform = rng.random(3000)

@@ -56,6 +56,13 @@ def _about(results: Results, _: set[str]) -> Iterator[str]:
         f"thread{'s' * (settings['threads'] > 1)} ({processor:.1f} hours of a processor with evaluation), "
         f"{settings['minutes of a share']:.2f} minutes a share; most models get two. {_machine()}."
     )
+    yardsticks = results.beside.get("yardsticks")
+    if yardsticks:
+        hundred, tenth = (100 * yardsticks["share of links"][name] for name in ("100", "tenth"))
+        yield (
+            f"The 100 most frequent names are {hundred:.1f} % of all elements (Wikipedia of the paper: {paper.TOP_100} %), "
+            f"the most frequent tenth {tenth:.1f} % ({paper.TOP_TENTH:.0f} %)."
+        )
     if settings.get("left out"):
         yield f"Left out, too large for the memory of this machine: {', '.join(map(_plain, settings['left out']))}."
     hidden = every[0]["hidden"] if every else 0
