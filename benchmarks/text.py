@@ -28,48 +28,28 @@ from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig, preset_options
-from superbloom.memory import num_parameters
 from superbloom.model import Model
+from superbloom.reproduce import paper
+from superbloom.reproduce.cells import cells
 from superbloom.train import Training
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "text.json", HERE.parent / "docs" / "text.md"
-PAIRS = {  # unhashed width, its heads, alpha of the hashed one; the rows of Table 4 they stand for
-    "small": (16, 4, 40, ("baseline-h64", "hash40-h512")),
-    "large": (32, 4, 20, ("baseline-h256", "hash20-h1024")),
-}
 HIDDEN = 5_000  # elements of test documents
 WATCH = {"valid_rows": 1000, "valid_every": 10**9, "patience": 0}  # a run of minutes is validated after each tenth
-SENTENCES = (
-    "Miles Davis is a Jazz musician, he is similar to [MASK].",
-    "Empire state building is an iconic site of [MASK1] , it is close to [MASK2] .",
-    "The capital of France is [MASK].",
-    "He was born in [MASK] and studied at the [MASK].",
-)
+SENTENCES = (*paper.SENTENCES, "The capital of France is [MASK].", "He was born in [MASK] and studied at the [MASK].")
 WARM_UP, STEPS = 1, 4
 
 
-def models(num_ids: int) -> dict[str, dict[str, Any]]:
-    """Options of each model by its name, e.g. baseline-h16; hashed ones have the width that gives the same size."""
-    found = {}
-    for width, heads, alpha, _ in PAIRS.values():
-        narrow = {"num_hashes": 1, "alpha": 1, "dim": width, "heads": heads, "ffn_dim": 4 * width}
-        size = parameters(num_ids, narrow)
-        wide = [{"alpha": alpha, "dim": dim, "heads": 4, "ffn_dim": 4 * dim} for dim in range(32, 1025, 8)]
-        found[f"baseline-h{width}"] = narrow
-        best = min(wide, key=lambda options: abs(parameters(num_ids, options) - size))
-        found[f"hash{alpha}-h{best['dim']}"] = best
-    return found
-
-
-def parameters(num_ids: int, options: dict[str, Any]) -> int:
-    return num_parameters(ModelConfig(num_ids=num_ids, **preset_options("text")[0] | options))
+def models(corpus: Corpus) -> dict[str, dict[str, Any]]:
+    """Options of each model by its name, e.g. baseline-h16."""
+    return {cell.name: cell.model for cell in cells(corpus)}
 
 
 def train(given: argparse.Namespace, results: dict[str, Any]) -> None:
     corpus = Corpus.open(given.corpus)
     results["corpus"] = corpus.counts() | {"kinds": np.bincount(corpus.vocab.kinds).tolist()}
-    for name, options in models(corpus.num_ids).items():
+    for name, options in models(corpus).items():
         if (given.models and name not in given.models) or name in results["models"]:
             continue
         before = time.process_time()
@@ -107,10 +87,10 @@ def examples(superbloom: Superbloom) -> dict[str, list[list[dict[str, Any]]]]:
 def throughput(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Examples a second of our models and of Hugging Face's, each with the encoder of ours, on the same batches."""
     corpus = Corpus.open(given.corpus)
-    for name, options in models(corpus.num_ids).items():
+    for name, options in models(corpus).items():
         if given.models and name not in given.models:
             continue
-        config = ModelConfig(num_ids=corpus.num_ids, **preset_options("text")[0] | options)
+        config = ModelConfig(num_ids=corpus.num_ids, **options)
         training = TrainConfig(steps=1, **preset_options("text")[1])
         whole = Training(Model.create(config, corpus.vocab), corpus, training)
         batches, optimizer = whole.batches(), whole.configure_optimizers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class Lab:
             names = [self.known(name) for name in context]
             if all(names):
                 examples[" · ".join(map(str, names))] = [_answers(self._ask(superbloom, names))]
-        for one, other in zip(paper.CAPITALS, paper.CAPITALS[1:], strict=False):
+        for one, other in pairwise(paper.CAPITALS):
             *names, right = (self.known(name) for name in (*one, *other))
             if all(names) and right is not None:
                 found = [answer.name for answer in self._ask(superbloom, names)]

@@ -60,7 +60,7 @@ def _about(results: Results, _: set[str]) -> Iterator[str]:
     if yardsticks:
         hundred, tenth = (100 * yardsticks["share of links"][name] for name in ("100", "tenth"))
         yield (
-            f"The 100 most frequent names are {hundred:.1f} % of all elements (Wikipedia of the paper: {paper.TOP_100} %), "
+            f"The 100 most frequent names are {hundred:.1f} % of all elements (in the paper {paper.TOP_100} %), "
             f"the most frequent tenth {tenth:.1f} % ({paper.TOP_TENTH:.0f} %)."
         )
     if settings.get("left out"):
