@@ -1,8 +1,8 @@
 # %% [markdown]
 # # The paper's queries
 #
-# Appendix E asks a model of all of Wikipedia what belongs beside Copenhagen, or completes Tunisia, Tunis, Thailand. Here
-# the same is asked of a model of 20,000 entities, after some minutes on a laptop.
+# Appendix E asks a model of all of Wikipedia what belongs beside Copenhagen, or completes Tunisia, Tunis, Thailand.
+# Here the same is asked of a model of 20,000 entities, after some minutes on a laptop.
 
 # %%
 import os
