@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test slow lint corpus clean
+.PHONY: setup demo test slow lint docs corpus clean
 
 setup: $(READY)
 
@@ -28,9 +28,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation as a site, in site/; tests/test_docs.py builds it, too. Not --quiet: it hides warnings from --strict.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # Rebuild the built-in corpus from the first 100 MB of the English Wikipedia dump of 2006-03-03 (enwik8).
 corpus: $(READY)
 	$(BIN)/python -m superbloom.prepare.bundled $(ENWIK8)
 
 clean:
-	rm -rf $(VENV) superbloom-demo superbloom-demo.run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) superbloom-demo superbloom-demo.run site .mypy_cache .ruff_cache .pytest_cache .hypothesis
