@@ -25,6 +25,11 @@ class Client:
 
     key is its API key, seconds how long one answer may take, retries how often it is asked again when it is busy. It
     holds no connection: threads may share it.
+
+    >>> client = Client("http://127.0.0.1:8000", seconds=5)                 # nothing is asked yet
+    >>> Client("ftp://127.0.0.1")
+    Traceback (most recent call last):
+    superbloom.errors.InputError: 'ftp://127.0.0.1' given; an address like http://127.0.0.1:8000 is allowed
     """
 
     def __init__(

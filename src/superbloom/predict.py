@@ -94,6 +94,13 @@ class Predictor:
     precision is how the output weights are held: fp32, bf16 or int8 (docs/search.md). prior=False leaves out the
     frequency of ids that was weighed in after training. A text "[MASK]" means the mask unless the catalogue has
     that very name; MASK always means it.
+
+    >>> from superbloom import MASK, Corpus, Superbloom
+    >>> corpus = Corpus.from_sequences([["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8)
+    >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(corpus, steps=1, quiet=True).model
+    >>> ((answer, *_),) = Predictor(model).predict(["Oslo", MASK], allow=["Norway"])       # one list for each mask
+    >>> answer.name, answer.certified
+    ('Norway', True)
     """
 
     def __init__(self, model: Model, *, precision: str = "fp32", prior: bool = True) -> None:

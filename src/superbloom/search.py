@@ -43,7 +43,13 @@ ROUNDING = 1e-5  # of a sum of so many numbers
 
 @dataclass(frozen=True)
 class TopK:
-    """Answers of a batch of queries; where fewer than k ids remain, ids end in −1 with score −inf."""
+    """Answers of a batch of queries; where fewer than k ids remain, ids end in −1 with score −inf.
+
+    >>> log_probs = torch.tensor([[[0.5, 0.3, 0.2]]]).log()                 # one query, one hash, three buckets
+    >>> found = top_k(log_probs, BloomHash.from_table(torch.tensor([[2], [0], [1]]), num_buckets=3, alpha=1), k=2)
+    >>> found.ids.tolist(), [f"{score:.2f}" for score in found.scores[0].exp()], bool(found.certified)
+    ([[1, 2]], ['0.50', '0.30'], True)
+    """
 
     ids: Tensor  # (batch, k)
     scores: Tensor  # (batch, k)
@@ -118,7 +124,12 @@ def top_k(
 
 
 def exhaustive(log_probs: Tensor, bloom: BloomHash, k: int | Tensor, **options: Any) -> TopK:
-    """The same answer by scoring every id of the catalogue; options as of top_k, but for beam and max_rounds."""
+    """The same answer by scoring every id of the catalogue; options as of top_k, but for beam and max_rounds.
+
+    >>> bloom = BloomHash.random(num_ids=10, num_hashes=2, alpha=2)
+    >>> int(exhaustive(torch.zeros(1, 2, 5).log_softmax(-1), bloom, k=3).scored)
+    10
+    """
     return top_k(log_probs, bloom, k, beam=bloom.num_buckets, **options)  # all buckets: that ranks every id
 
 
