@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -225,3 +226,10 @@ def test_a_second_vocabulary_is_told():
     text = card_of(two)
     assert "A Superbloom over 4 names; it predicts another 4:" in text
     assert dict(rows_of(section(text, "Sizes"))[2:])["names that are predicted"] == "4"
+
+
+def test_the_page_about_cards_shows_one_as_it_is_written():
+    page = (Path(__file__).parents[1] / "docs" / "model-card.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^````markdown\n(.*?)^````$", page, re.MULTILINE | re.DOTALL)
+    assert shown.startswith(f"---\n{FRONT}\n---\n")
+    assert f"{BEGIN}\n\n{YOURS}\n\n{END}" in shown

@@ -82,8 +82,8 @@ def card(
         "Intended use and limits": LIMITS,
         "Yours to fill in": f"{BEGIN}\n\n{yours}\n\n{END}",
         "Where it comes from": (
-            f"Made with superbloom {__version__}, an implementation of the paper below. All but the part between the "
-            f"marks is written anew when the model is saved.\n\n{CITATION}"
+            f"Made with superbloom {__version__}, an implementation of the paper below. All but the front matter "
+            f"and the part between the marks is written anew when the model is saved.\n\n{CITATION}"
         ),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
