@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from superbloom import __version__
 from superbloom.errors import InputError
 
 MANIFESTS = {"corpus": "corpus.json", "model": "config.json"}
@@ -136,9 +137,10 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
     if type(format_) is not str or type(version) is not int:
         raise _foreign(manifest)
     if format_ != f"superbloom {kind}" or not 1 <= version <= VERSION:
+        writer = f" of superbloom {content['superbloom']!s:.20}" if "superbloom" in content else ""
         raise InputError(
-            f"{manifest} has format {format_!r:.40} version {version!r:.40}; this release reads "
-            f"'superbloom {kind}' up to version {VERSION}: upgrade superbloom"
+            f"{manifest} has format {format_!r:.40} version {version!r:.40}{writer}; superbloom {__version__} reads "
+            f"'superbloom {kind}' up to version {VERSION}: install the release that wrote it, or a later one"
         )
     if content.pop("sha256", None) != _digest(content):
         raise InputError(f"{manifest} does not match its own checksum: it was edited; write the {kind} again")
@@ -196,7 +198,7 @@ def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:
         for file in sorted(folder.iterdir())
         if file.name != CARD
     }
-    content = {"format": f"superbloom {kind}", "version": VERSION, **content, "files": files}
+    content = {"format": f"superbloom {kind}", "version": VERSION, "superbloom": __version__, **content, "files": files}
     text = json.dumps(content | {"sha256": _digest(content)}, indent=2, ensure_ascii=False) + "\n"
     data = text.encode(errors="backslashreplace")  # a file name that is not UTF-8, as JSON escapes it
     if len(data) > MAX_MANIFEST_BYTES:
