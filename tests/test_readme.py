@@ -1,6 +1,11 @@
-"""What the README says works when it is pasted."""
+"""What the README, the quickstart and the guides say works when it is pasted."""
 
+import bz2
+import contextlib
+import gzip
+import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -11,62 +16,118 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+# What is printed when all went well, besides that nothing failed.
+PAGES = {
+    "docs/quickstart.md": ["20,000 entities", "bucket 4789 of hash 0", "Copenhagen", "certified=True"],
+    "docs/guides/entities.md": ["792  test rows", "no other name scores higher", "wrote report/metrics.json"],
+    "docs/guides/recommendation.md": ["2,000  names", '"Bob Dylan"', "Frankenstein", "similar_to", "repetition"],
+    "docs/guides/text.md": ["9  documents", "no other name scores higher", "['a hash', 'function']"],
+}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+class Reader:
+    """Somebody who pastes the blocks of a page in order, in one folder: sh into bash, python into one session.
+
+    Training is cut to a step or two and servers take a free port; all else is as pasted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self.servers = folder, "8000", []
+        self.session: dict[str, object] = {}
+        self.path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for server in self.servers:
+            server.terminate()
+            code = server.wait(60)
+            server.stderr.close()
+            assert code == 0 or failure[0]
+
+    def paste(self, page: str) -> str:
+        """What all blocks of a page print."""
+        printed = []
+        for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+            short = re.sub(r"(--minutes |minutes=)[\d.]+", r"\g<1>0.002", block)
+            if language == "python":
+                printed.append(self.python(short.replace(":8000", f":{self.port}")))
+                continue
+            for part in re.split(r"^(superbloom serve .*)$", short, flags=re.MULTILINE):
+                if part.startswith("superbloom serve"):
+                    self.serve(part)
+                else:
+                    printed.append(self.sh(part.replace(":8000", f":{self.port}")))
+        return "".join(printed)
+
+    def sh(self, block: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", block],
+            cwd=self.folder,
+            env=os.environ | {"PATH": self.path},
+            capture_output=True,
+            text=True,
+            timeout=1200,
+        )
+        assert done.returncode == 0, done.stderr  # the last line of bash's that begins with + is the one that failed
+        return done.stdout
+
+    def python(self, block: str) -> str:
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(block, self.session)
+        return printed.getvalue()
+
+    def serve(self, line: str) -> None:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *shlex.split(line, comments=True), "--port", "0", "--no-browser"],
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.servers.append(server)
+        lines = iter(server.stderr.readline, "")
+        self.port = next(found[1] for line in lines if (found := re.search(r"at http://127.0.0.1:(\d+)/", line)))
 
 
-def test_the_python_block_runs_as_pasted(tmp_path):
-    (code,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 3
-    assert all(line.endswith("True") for line in lines)
-    assert (tmp_path / "my-model" / "config.json").is_file()
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_pasted(page, tmp_path):
+    with Reader(tmp_path) as reader:
+        printed = reader.paste((ROOT / page).read_text())
+    for words in PAGES[page]:
+        assert words in printed
 
 
-def test_the_commands_run_as_pasted_on_small_files(tmp_path, request):
+def test_every_guide_is_pasted():
+    assert {f"docs/guides/{page.name}" for page in (ROOT / "docs" / "guides").glob("*.md")} < set(PAGES)
+
+
+def test_the_readme_works_as_pasted_on_small_files(tmp_path):
     rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
-    import gzip
-
+    (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    pages = [("Jazz", "[[Piano]] [[Organ]]"), ("Piano", "[[Jazz]] [[Organ]]"), ("Organ", "[[Piano]] [[Jazz]]")]
+    text = "".join(
+        f"<page><title>{title}</title><ns>0</ns><revision><text>{links}</text></revision></page>\n"
+        for title, links in pages
+    )
+    dump = f"<mediawiki>\n{text}</mediawiki>\n".encode()
+    (tmp_path / "enwiki-latest-pages-articles.xml.bz2").write_bytes(bz2.compress(dump))
     (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
     (tmp_path / "new-names.txt").write_text("Bill Evans\n")
     (tmp_path / "articles.txt").write_text("Miles Davis plays the trumpet. John Coltrane plays jazz.\n\n" * 40)
     events = [(f"buyer {i % 7}", f"product {i % 5}", i) for i in range(60)]
     log = dict(zip(("buyer", "product", "at"), map(list, zip(*events, strict=True)), strict=True))
     pq.write_table(pa.table(log), tmp_path / "log.parquet")
-    (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
-    (commands,) = blocks("sh")
-    ran, server, port = 0, None, "8000"
-    for line in commands.splitlines():
-        words = shlex.split(line, comments=True)
-        assert words[0] == "superbloom"
-        if words[2] == "wikipedia":  # needs a dump; tests/test_cli.py reads one
-            continue
-        # As pasted, but for a catalogue of six names alpha has to be smaller, and half an hour is long.
-        words = [{"10": "2", "30": "0.02"}.get(word, word).replace(":8000", f":{port}") for word in words]
-        if words[1] == "serve":
-            server = subprocess.Popen(
-                [sys.executable, "-m", *words, "--port", "0", "--no-browser"],
-                cwd=tmp_path,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            request.addfinalizer(server.kill)
-            port = next(found[1] for line in server.stderr if (found := re.search(r"at http://127.0.0.1:(\d+)/", line)))
-            ran += 1
-            continue
-        done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        ran += 1
-    assert ran == 15
-    server.terminate()
-    assert server.wait(60) == 0
-    server.stderr.close()
+    with Reader(tmp_path) as reader:
+        # A catalogue of six names needs a smaller alpha.
+        printed = reader.paste(README.replace("--alpha 10", "--alpha 2"))
+    first = printed.splitlines()[:3]  # of the python block
+    assert all(line.endswith("True") for line in first)
+    assert (tmp_path / "my-model" / "config.json").is_file()
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
+    assert len(reader.servers) == 1
 
 
 def test_what_can_be_asked_of_the_search_can_be():
@@ -75,7 +136,7 @@ def test_what_can_be_asked_of_the_search_can_be():
 
     from superbloom import BloomHash, Bonus, top_k
 
-    page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
+    page = (ROOT / "docs" / "search.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     bloom = BloomHash.random(2000, 2, 10)
     log_probs = torch.randn(2, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
@@ -96,11 +157,11 @@ def test_what_can_be_asked_of_the_search_can_be():
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.-]+)\)", README))
 def test_links_lead_somewhere(path):
-    assert (Path(__file__).parents[1] / path).exists()
+    assert (ROOT / path).exists()
 
 
 def test_the_file_tree_lists_every_module():
-    package = Path(__file__).parents[1] / "src" / "superbloom"
+    package = ROOT / "src" / "superbloom"
     for module in package.glob("*.py"):
         if not module.name.startswith("__") and module.name != "errors.py":
             assert module.name in README, module.name
