@@ -64,8 +64,7 @@ class Superbloom:
         if targets is not None:
             options = {"tied": False} | options | {"num_target_ids": len(targets)}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
-        # Two coherent functions tell every pair apart between them.
-        hashes = 2 if config.coherent == 2 else config.num_hashes
+        hashes = config.telling
         if "alpha" not in options:
             sizes = {corpus.num_ids, len(targets or corpus.vocab)}
             config = replace(config, alpha=min(config.alpha, *(max_alpha(n, hashes) for n in sizes)))

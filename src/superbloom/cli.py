@@ -636,15 +636,14 @@ def plan_(
 ) -> None:
     """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
     from superbloom.api import train_config
-    from superbloom.config import preset_options
+    from superbloom.config import preset_options, split_options
     from superbloom.plan import in_bytes, measure, plan, table
 
     shape, training = ({}, {}) if preset is None else preset_options(preset)
     given = {name: value for name, value in options.items() if value is not None}
-    model_fields = {field.name for field in fields(ModelConfig)}
-    shape |= {name: value for name, value in given.items() if name in model_fields}
-    training |= {name: value for name, value in given.items() if name not in model_fields}
-    found = plan(ids, None if memory is None else in_bytes(memory), shape, train_config(**training))
+    more_shape, more_training = split_options(given)
+    room = None if memory is None else in_bytes(memory)
+    found = plan(ids, room, shape | more_shape, train_config(**training | more_training))
     rates = measure()
     if json_:
         _print_json(found.document(rates))

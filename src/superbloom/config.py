@@ -6,7 +6,8 @@ Every default lives here and nowhere else. A config that cannot work is refused 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from superbloom.errors import InputError
@@ -108,6 +109,11 @@ class ModelConfig:
     @property
     def num_buckets(self) -> int:
         return self.buckets or -(-self.num_ids // self.alpha)
+
+    @property
+    def telling(self) -> int:
+        """Hash functions that have to tell ids apart: two coherent ones share no pair, and do it alone."""
+        return 2 if self.coherent == 2 else self.num_hashes
 
     @property
     def num_tokens(self) -> int:
@@ -282,6 +288,13 @@ TEXT = {"positions": True, "seq_len": 64}
 TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64, "warm_start": False}
 OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"sequence": (SEQUENCE, {}), "text": (TEXT, TEXT_TRAINING)}
 PRESET_NAMES = (*PRESETS, *OURS)
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What of these options is the model's, and what its training's."""
+    shape = {field.name for field in fields(ModelConfig)}
+    given = options.items()
+    return {name: value for name, value in given if name in shape}, {n: value for n, value in given if n not in shape}
 
 
 def preset_options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, padded
 from superbloom.search import TopK
 from superbloom.segments import cut, draws_for
 from superbloom.special import Special
@@ -99,7 +99,7 @@ class HeldOut:
             raise InputError("filter_seen=True is for rows in the order of time (prepare interactions); leave it out")
         found = [np.unique(ids) for ids in self.before[part]]
         found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
-        return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(ids).long() for ids in found], True, -1)
+        return padded(found, -1)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -106,7 +106,7 @@ def plan(num_ids: int, memory: int | None, model: dict[str, Any], training: Trai
     if memory is None:
         raise InputError("how much memory this machine has cannot be told; give --memory, e.g. 16GB")
     base = ModelConfig(num_ids=num_ids, **_with_heads(model))
-    hashes = 2 if base.coherent == 2 else base.num_hashes
+    hashes = base.telling
     if "alpha" in model:
         check_sizes(num_ids, hashes, base.alpha)
     most = max_alpha(num_ids, hashes)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from superbloom.answers import Found, Prediction
 from superbloom.errors import InputError
@@ -198,7 +199,7 @@ class Predictor:
         most = max(map(len, places))
         asked = torch.tensor([row + row[:1] * (most - len(row)) for row in places])
         wanted = (torch.arange(most) < torch.tensor([[len(row)] for row in places])).view(-1)
-        y = self.model.encode_only(_padded(contexts, Special.PAD), asked)
+        y = self.model.encode_only(padded(contexts, Special.PAD), asked)
         log_probs = self.head.log_probs(y if bool(wanted.all()) else y[wanted.to(y.device)])
         found = self._search_queries(queries, log_probs)
         shares = log_probs.split([query.rows for query in queries])
@@ -240,7 +241,7 @@ class Predictor:
             "beam": first.beam,
             "max_rounds": first.max_rounds,
             "combine": first.combine,
-            "exclude": _padded(exclude, -1).repeat_interleave(each, dim=0) if any(exclude) else None,
+            "exclude": padded(exclude, -1).repeat_interleave(each, dim=0) if any(exclude) else None,
             "allow": None if first.allow is None else torch.tensor(first.allow, dtype=torch.long),
             "min_score": torch.tensor(floors).repeat_interleave(each)
             if floors.count(-torch.inf) < len(floors)
@@ -347,6 +348,10 @@ def parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
         yield queries[start:]
 
 
-def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=torch.long)
+def padded(rows: Sequence[Any], fill: int) -> Tensor:
+    """Rows of ids as one matrix, filled up.
+
+    >>> padded([(1, 2), (3,)], -1).tolist()
+    [[1, 2], [3, -1]]
+    """
+    return pad_sequence([torch.as_tensor(row, dtype=torch.long) for row in rows], True, fill)

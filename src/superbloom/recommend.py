@@ -18,7 +18,7 @@ import torch
 
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, padded
 from superbloom.special import Special
 from superbloom.vocab import Vocab
 
@@ -125,8 +125,8 @@ def recommend(
     for part in histories.parts(predictor.chunk):
         asked = [ids[len(ids) - min(len(ids), model.config.seq_len - 1) :] for ids in part.ids]
         places = torch.tensor([[len(ids)] for ids in asked])
-        contexts = _matrix([np.append(ids, np.int32(Special.MASK)) for ids in asked], Special.PAD)
-        seen = _matrix([np.unique(ids) for ids in part.ids], -1) if filter_seen else None
+        contexts = padded([np.append(ids, np.int32(Special.MASK)) for ids in asked], Special.PAD)
+        seen = padded([np.unique(ids) for ids in part.ids], -1) if filter_seen else None
         found = predictor.search(predictor.log_probs(contexts, places), min(k, len(vocab)), exclude=seen, allow=allow)
         there = found.ids >= 0
         user, column = there.nonzero(as_tuple=True)
@@ -137,11 +137,6 @@ def recommend(
         columns["certified"] += found.certified[user].tolist()
         progress(len(part.who))
     return columns
-
-
-def _matrix(rows: list[np.ndarray], fill: int) -> torch.Tensor:
-    width = max(map(len, rows))
-    return torch.from_numpy(np.stack([np.pad(row, (0, width - len(row)), constant_values=fill) for row in rows])).long()
 
 
 def frame(columns: dict[str, Any], backend: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from superbloom import store
 from superbloom.answers import Prediction
 from superbloom.api import Superbloom
 from superbloom.ask import allowed
-from superbloom.config import ModelConfig
+from superbloom.config import split_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
@@ -55,13 +55,9 @@ def train(
     run = out.with_name(out.name + ".run")
     corpus = Corpus.open(corpus_folder)
     check_replaceable(out, "model")
-    model_fields = {field.name for field in fields(ModelConfig)}
-    settings: dict[str, Any] = {
-        "preset": preset,
-        "from_model": None if from_model is None else str(from_model.resolve()),
-        "model": {name: value for name, value in options.items() if name in model_fields},
-        "train": {name: value for name, value in options.items() if name not in model_fields},
-    }
+    base = None if from_model is None else str(from_model.resolve())
+    settings: dict[str, Any] = {"preset": preset, "from_model": base}
+    settings["model"], settings["train"] = split_options(options)
     if resume and (run / RUN_FILE).is_file():
         settings = _resumed(run / RUN_FILE, settings, corpus)
     if not resume:
@@ -78,8 +74,7 @@ def train(
             _clear(run)
         write()
 
-    base = settings["from_model"]
-    superbloom.fit(corpus, from_model=base, run=run, resume=resume, begin=begin, **settings["train"])
+    superbloom.fit(corpus, from_model=settings["from_model"], run=run, resume=resume, begin=begin, **settings["train"])
     superbloom.save_pretrained(out)
     if main_process() and not superbloom.training["interrupted"]:
         write(finished=True)
