@@ -16,6 +16,7 @@ from typing import Any
 
 from superbloom.config import SIZES, ModelConfig, TrainConfig
 from superbloom.model import Model
+from superbloom.report import cell, markdown
 
 BEGIN = "<!-- yours: what stands between these two marks is kept when a model is saved over this folder -->"
 END = "<!-- end of yours -->"
@@ -208,7 +209,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         rows = {"this model": figures["recall"]}
         rows |= {"without prior": figures["without prior"]} if "without prior" in figures else {}
         rows |= figures.get("yardsticks", {})
-        table = [[escaped(row), *(_share(recall[k]) for k in ks)] for row, recall in rows.items()]
+        table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in rows.items()]
         header = [f"{figures['rows']:,} hidden elements of test rows", *(f"rec@{escaped(k)}" for k in ks)]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         ks = []
@@ -220,7 +221,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
             "In Python, `model.evaluate(Corpus.open(…))` before `model.save_pretrained(…)` puts the figures here."
         )
     return (
-        _markdown([header, *table]) + "\n\nThe share of hidden elements that are among the first k answers, with 95 % "
+        markdown(header, table) + "\n\nThe share of hidden elements that are among the first k answers, with 95 % "
         f"intervals; the yardsticks only count. Again: `superbloom evaluate {folder} CORPUS`."
     )
 
@@ -234,17 +235,8 @@ def _validation(metrics: dict[str, Any]) -> str:
         return ""
 
 
-def _share(share: dict[str, float]) -> str:
-    return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
-
-
 def _table(facts: dict[str, str]) -> str:
-    return _markdown([["", ""], *([name, value] for name, value in facts.items())])
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    header, *others = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *others])
+    return markdown(["", ""], [[name, value] for name, value in facts.items()])
 
 
 def _kept(before: str) -> tuple[str, str]:

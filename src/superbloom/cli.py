@@ -668,7 +668,9 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", help="Folder for the report; an earlier call there is gone on with.")],
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Some parts: table2, figure3, table3, table5, table6, table7, costs, examples, sensitivity."),
+        typer.Option(
+            help="Some parts: table1 to table7, figure3, costs, examples, sensitivity. (default: all the corpus allows)"
+        ),
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Time for all of it: 3h, 1h30m, 45m. (default: 3h)")] = None,
     seeds: Annotated[int, typer.Option(help="Train Tables 2, 3 and 5 with so many seeds.", min=1, max=100)] = 1,
@@ -683,7 +685,8 @@ def reproduce(
         _print_json(found)
     elif found["done"] < found["cells"]:
         typer.echo(f"{found['done']} of {found['cells']} models; the report so far is {found['report']}. Go on with:")
-        typer.echo(f"  {command()} reproduce {q(corpus)} --out {q(out)}")
+        parts = "".join(f" --only {q(part)}" for part in only or ()) + (f" --seeds {seeds}" if seeds > 1 else "")
+        typer.echo(f"  {command()} reproduce {q(corpus)} --out {q(out)}{parts}")
     else:
         typer.echo(f"the report is {found['report']}")
 

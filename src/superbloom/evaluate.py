@@ -290,7 +290,7 @@ def check_vocabulary(predictor: Predictor, corpus: Corpus) -> None:
             )
 
 
-def share(hits: int, total: int) -> dict[str, float]:
+def share(hits: float, total: int) -> dict[str, float]:
     """A share with its Wilson score interval at 95 %."""
     z, p = 1.959964, hits / total
     centre = p + z * z / (2 * total)

@@ -23,7 +23,7 @@ def recall_table(figures: dict[str, Any]) -> Table:
         rows["without prior"] = figures["without prior"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
     for name, recall in (rows | figures.get("yardsticks", {})).items():
-        table.add_row(name, *(_cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
+        table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
     return table
 
 
@@ -62,5 +62,6 @@ def command() -> str:
     return "python -m superbloom" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
 
 
-def _cell(share: dict[str, float]) -> str:
+def cell(share: dict[str, float]) -> str:
+    """A share with its interval."""
     return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"

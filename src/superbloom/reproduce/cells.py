@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +37,8 @@ WIDTHS = range(4, 2049, 4)
 TEXT_PAIRS = ((16, 4, 40, ("baseline-h64", "hash40-h512")), (32, 4, 20, ("baseline-h256", "hash20-h1024")))
 # The paper's way to read: tokens apart, as a set, one softmax over the tokens of all hashes. Start, masks and optimizer
 # stay ours: from noise, minutes are not enough to learn anything by which depth could be judged.
-PAPER = {"spread": False, "inputs": "tokens", "distance": False, "softmax": "joint"}
+AS_A_SET = {"distance": False, "positions": False}
+PAPER = {"spread": False, "inputs": "tokens", "softmax": "joint"} | AS_A_SET
 AS_IN_PAPER = "paper: "
 PARTS = ("table2", "figure3", "table3", "table5", "table6", "table7", "costs", "examples", "sensitivity")
 ALIASES = {"table1": "table2", "table4": "table5"}
@@ -84,10 +86,10 @@ class Shapes:
     def parameters(self, options: dict[str, Any]) -> int:
         return num_parameters(Superbloom(**options).config_for(self.corpus))
 
-    def sized(self, target: int, **options: Any) -> dict[str, Any]:
+    def sized(self, target: int, options: dict[str, Any], widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
         """These options with the width that comes closest to so many parameters."""
-        above = bisect.bisect_left(WIDTHS, target, key=lambda dim: self.parameters(self(dim, **options)))
-        near = WIDTHS[max(0, above - 1) : above + 1]
+        above = bisect.bisect_left(widths, target, key=lambda dim: self.parameters(self(dim, **options)))
+        near = widths[max(0, above - 1) : above + 1]
         found = min(near, key=lambda dim: abs(self.parameters(self(dim, **options)) - target))
         return self(found, **options)
 
@@ -96,8 +98,12 @@ def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
     """All cells of a corpus, in the order they are trained; Tables 2, 3 and 5 are repeated with other seeds."""
     shapes = Shapes(corpus)
     found = _of_text(shapes) if corpus.vocab.kinds is not None else _of_entities(shapes)
-    again = [replace(c, seed=s) for s in range(1, seeds) for c in found if {"table2", "table3", "table5"} & {*c.parts}]
-    return found + again
+    repeated = [cell for cell in found if {"table2", "table3", "table5"} & {*cell.parts}]
+    return found + [
+        replace(cell, seed=seed, model=cell.model | {"hash_seed": seed})
+        for seed in range(1, seeds)
+        for cell in repeated
+    ]
 
 
 def _of_entities(shapes: Shapes) -> list[Cell]:
@@ -108,7 +114,7 @@ def _of_entities(shapes: Shapes) -> list[Cell]:
     sampled = shapes(LARGER, **UNHASHED)
     found = [
         Cell("superbloom", ("table2", "figure3", "table6", "table7", "examples"), superbloom),
-        Cell("baseline", ("table2", "figure3"), shapes.sized(size, **UNHASHED)),
+        Cell("baseline", ("table2", "figure3"), shapes.sized(size, UNHASHED)),
     ]
     for sampler, options in SAMPLERS.items():
         training = {"loss": "sampled", "samples": samples, **options}
@@ -118,16 +124,18 @@ def _of_entities(shapes: Shapes) -> list[Cell]:
         "baseline-l1": shapes(**UNHASHED, layers=1),
         "baseline-deep": shapes(**UNHASHED, layers=DEEP),
         "superbloom-l1": shapes(**hashed, layers=1),
-        "superbloom-wide-l1": shapes.sized(shapes.parameters(deep), **hashed, layers=1),
+        "superbloom-wide-l1": shapes.sized(shapes.parameters(deep), hashed | {"layers": 1}),
         "superbloom-deep": deep,
     }
-    bag = {"layers": 1, "attend": False, "distance": False}
+    unordered = {"layers": 1} | AS_A_SET
+    bag = unordered | {"attend": False}
     bags = {"baseline-bag": shapes(**UNHASHED | bag), "superbloom-bag": shapes(**hashed | bag)}
-    found += [Cell(name, ("table3",), options, shares=_shares(options)) for name, options in (depth | bags).items()]
+    bags["superbloom-set-l1"] = shapes(**hashed | unordered)
+    found += [Cell(name, ("table3",), options, shares=_shares(name)) for name, options in (depth | bags).items()]
     for as_in_paper in ("superbloom", "baseline", *depth):
         options = next(cell.model for cell in found if cell.name == as_in_paper)
         part = "table3" if as_in_paper in depth else "table2"
-        found.append(Cell(AS_IN_PAPER + as_in_paper, (part,), options | PAPER, shares=_shares(options)))
+        found.append(Cell(AS_IN_PAPER + as_in_paper, (part,), options | PAPER, shares=_shares(as_in_paper)))
     for alpha in [a for a in ALPHAS if a <= shapes.most[2]]:
         for coherent in range(alpha == found[0].model["alpha"], 3):  # of these, "superbloom" has none
             options = shapes(alpha=alpha, num_hashes=2, coherent=coherent)
@@ -136,14 +144,14 @@ def _of_entities(shapes: Shapes) -> list[Cell]:
     for alpha in SENSITIVITY_ALPHAS:
         for m in SENSITIVITY_HASHES:
             if alpha <= shapes.most[m]:
-                options = shapes.sized(whole, alpha=alpha, num_hashes=m)
+                options = shapes.sized(whole, {"alpha": alpha, "num_hashes": m})
                 found.append(Cell(f"α={alpha}, m={m}", ("sensitivity",), options, shares=1))
     return found
 
 
-def _shares(options: dict[str, Any]) -> int:
-    """Deep models get twice the time: the paper compares depths near convergence."""
-    return 4 if options.get("layers") == DEEP else 2
+def _shares(name: str) -> int:
+    """Deep models, and the wide ones of their size, get twice the time: the paper compares them near convergence."""
+    return 4 if name in ("superbloom-deep", "superbloom-wide-l1", "baseline-deep") else 2
 
 
 def _of_text(shapes: Shapes) -> list[Cell]:
@@ -152,7 +160,8 @@ def _of_text(shapes: Shapes) -> list[Cell]:
     found = []
     for width, heads, alpha, _ in TEXT_PAIRS:
         narrow = shapes(width, **UNHASHED, heads=heads)
-        wide = shapes.sized(shapes.parameters(narrow), alpha=min(alpha, shapes.most[2]), num_hashes=2)
+        hashed = {"alpha": min(alpha, shapes.most[2]), "num_hashes": 2}
+        wide = shapes.sized(shapes.parameters(narrow), hashed, WIDTHS[1::2])
         for name, options in ((f"baseline-h{width}", narrow), (f"hash{wide['alpha']}-h{wide['dim']}", wide)):
             found.append(Cell(name, OF_TEXT, options, training))
     return found

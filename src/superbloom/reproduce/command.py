@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,11 +48,16 @@ def reproduce(
         notice(f"{name} is left out: {reason}")
     with alone_in(out):
         settings = _settings(corpus_folder, corpus, out, budget, sum(cell.shares for cell in wanted))
-        settings["left out"] = {**settings.get("left out", {}), **too_large}
+        fits = {cell.name for cell in wanted}
+        earlier = {name: reason for name, reason in settings.get("left out", {}).items() if name not in fits}
+        settings["left out"] = earlier | too_large
         lab = Lab(corpus, out, settings["minutes of a share"])
         lab.keep(SETTINGS, settings)
         _measure(lab, chosen, notice)
         left = [cell for cell in wanted if lab.result(cell) is None]
+        for cell in wanted:  # a kill may have come before the checkpoints of what was done were removed
+            if cell not in left:
+                shutil.rmtree(lab.run_of(cell), ignore_errors=True)
         for number, cell in enumerate(left):
             rest = sum(map(lab.minutes, left[number:])) * (1 + BESIDE)
             done = len(wanted) - len(left) + number
@@ -61,6 +67,9 @@ def reproduce(
             except Stopped:
                 notice("stopped; the same command goes on where it was")
                 break
+            except InputError as error:
+                notice(f"{_named(cell)} failed and is left out: {error}")
+                shutil.rmtree(lab.run_of(cell), ignore_errors=True)
             write_report(lab)
         write_report(lab)
     finished = sum(lab.result(cell) is not None for cell in wanted)
@@ -94,6 +103,9 @@ def _fitting(corpus: Corpus, wanted: list[Cell]) -> tuple[list[Cell], dict[str, 
 def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, shares: int) -> dict[str, Any]:
     """How this report is made: those of an earlier call, if there was one."""
     there = out / f"{SETTINGS}.json"
+    begun = any(file for part in ("cells", "runs") for file in (out / part).glob("*"))
+    if there.is_file() and not begun:
+        there.unlink()
     if there.is_file():
         settings = read_json(there)
         if settings.get("corpus") != corpus.fingerprint():
@@ -103,7 +115,9 @@ def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, share
                 f"{out} was begun with --budget {settings['budget']}; leave it out to go on, or choose another --out"
             )
         return settings
-    strangers = sorted(file.name for file in out.glob("*") if not file.name.startswith(".")) if out.is_dir() else []
+    ours = ("yardsticks.json", "costs.json", "report.md", "results.json", "cells", "runs", "models")
+    files = [file.name for file in out.glob("*")] if out.is_dir() else []
+    strangers = sorted(name for name in files if not name.startswith(".") and name not in ours)
     if strangers:
         raise InputError(f"{out} also holds {strangers[0]!r}, no part of a report; choose another --out")
     minutes = in_minutes(budget or BUDGET) / (1 + BESIDE)
@@ -145,7 +159,8 @@ def in_minutes(text: str) -> float:
 
 
 def _time(minutes: float) -> str:
-    return f"{minutes:.0f} min" if minutes < 90 else f"{int(minutes // 60)} h {round(minutes % 60)} min"
+    whole = round(minutes)
+    return f"{whole} min" if whole < 90 else f"{whole // 60} h {whole % 60} min"
 
 
 def _named(cell: Cell) -> str:

@@ -16,8 +16,9 @@ from superbloom.api import Superbloom
 from superbloom.batches import Batch
 from superbloom.config import WIKIPEDIA_IDS, TrainConfig
 from superbloom.corpus import Corpus
+from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
-from superbloom.memory import num_parameters
+from superbloom.memory import check_memory, num_parameters
 from superbloom.model import Model
 from superbloom.optimizer import clip
 from superbloom.reproduce.cells import UNHASHED, Shapes
@@ -33,13 +34,17 @@ QUERIES, K, BEAM = 16, 20, 20
 
 def step_costs(corpus: Corpus) -> list[dict[str, Any]]:
     """Milliseconds of the parts of a step: output layer (its loss and gradient), all the rest."""
-    found = []
+    found: list[dict[str, Any]] = []
     shapes = Shapes(corpus)
     hashed = {"alpha": shapes.alpha, "num_hashes": 2}
-    for num_ids in sorted({corpus.num_ids, LARGER}):
+    for num_ids in sorted({corpus.num_ids, max(LARGER, corpus.num_ids)}):
         for name, options in (("unhashed", UNHASHED), ("superbloom", hashed)):
             config = Superbloom(**shapes(**options)).config_for(corpus)
             config = type(config)(**{**vars(config), "num_ids": num_ids, "num_target_ids": None, "tied": True})
+            try:
+                check_memory(config, TrainConfig(steps=1))
+            except InputError:  # the next size is not smaller
+                return found
             milliseconds = _step(corpus, config)
             found.append({"ids": num_ids, "model": name, "parameters": num_parameters(config), **milliseconds})
     return found
@@ -56,7 +61,7 @@ def _step(corpus: Corpus, config: Any) -> dict[str, float]:
     model.network.train()
     seconds: dict[str, list[float]] = {"output layer": [], "step": []}
     for number in range(WARM_UP + STEPS):
-        ids, places, targets, total, _ = _spread(batches[number], config.num_ids // corpus.num_ids)
+        ids, places, targets, total, _ = _spread(batches[number], corpus.num_ids, config.num_ids)
         begin = time.perf_counter()
         y = model.encode(ids, places)
         encoded = time.perf_counter()
@@ -74,9 +79,10 @@ def _step(corpus: Corpus, config: Any) -> dict[str, float]:
     return {name: 1000 * statistics.median(times[WARM_UP:]) for name, times in seconds.items()}
 
 
-def _spread(batch: Batch, factor: int) -> Batch:
-    """A batch of a catalogue that is so many times as large."""
-    ids, targets = (torch.where(part >= 0, part * factor, part) for part in (batch.ids, batch.targets))
+def _spread(batch: Batch, own: int, num_ids: int) -> Batch:
+    """A batch of a catalogue of `own` ids as one of a larger catalogue."""
+    factor = num_ids // own
+    ids, targets = (torch.where(part >= 0, part * factor % num_ids, part) for part in (batch.ids, batch.targets))
     return batch._replace(ids=ids, targets=targets)
 
 

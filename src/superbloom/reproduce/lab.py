@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from superbloom import __version__
 from superbloom.api import Superbloom
 from superbloom.checkpoints import checkpoints
 from superbloom.corpus import Corpus
+from superbloom.errors import InputError
 from superbloom.evaluate import DEEPEST, HeldOut, deciles, ranks, recall, share
 from superbloom.folder import read_json, write_atomically
 from superbloom.predict import Predictor
@@ -27,6 +29,7 @@ HIDDEN = 3_000  # elements of test rows; the same for all cells of a corpus
 WATCH = {"valid_rows": 1000, "save_every": 250}
 BEAMS = (1, 10, 20, 100)
 MOST_BYTES = 2**24  # of a result
+MOST_LINKS = 20_000_000  # to count co-occurrences of
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error)
@@ -44,7 +47,10 @@ class Lab:
         return self.unit * cell.shares
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
-        return self.kept(f"cells/{cell.file}")
+        """What was measured of a cell, if it was this one: another release may have had another of its name."""
+        found = self.kept(f"cells/{cell.file}")
+        asked = {"model": cell.model, "training": cell.training, "minutes": self.minutes(cell)}
+        return found if found is not None and asked.items() <= found.items() else None
 
     def kept(self, name: str) -> dict[str, Any] | None:
         path = self.folder / f"{name}.json"
@@ -53,11 +59,23 @@ class Lab:
     def keep(self, name: str, found: dict[str, Any]) -> None:
         path = self.folder / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(found, ensure_ascii=False, indent=1).encode())
+        write_atomically(path, json.dumps(found, ensure_ascii=False).encode(errors="backslashreplace"))
 
     def run(self, cell: Cell, quiet: bool = False) -> None:
-        """Train and measure a cell; raises Stopped if it was interrupted."""
-        run = self.folder / "runs" / cell.file
+        """Train and measure a cell; raises Stopped if it was interrupted. What cannot be gone on with begins anew."""
+        run = self.run_of(cell)
+        if not checkpoints(run):
+            return self._run(cell, run, quiet)
+        try:
+            self._run(cell, run, quiet)
+        except InputError:
+            shutil.rmtree(run)
+            self._run(cell, run, quiet)
+
+    def run_of(self, cell: Cell) -> Path:
+        return self.folder / "runs" / cell.file
+
+    def _run(self, cell: Cell, run: Path, quiet: bool) -> None:
         before = time.process_time()
         superbloom = Superbloom(**cell.model)
         training: dict[str, Any] = WATCH | cell.training | {"minutes": self.minutes(cell), "seed": cell.seed}
@@ -66,6 +84,7 @@ class Lab:
             raise Stopped
         found = {
             "cell": cell.name,
+            "superbloom": __version__,
             "seed": cell.seed,
             "model": cell.model,
             "training": cell.training,
@@ -127,7 +146,7 @@ class Lab:
                 examples[" · ".join(map(str, names))] = [_answers(self._ask(superbloom, names))]
         for one, other in pairwise(paper.CAPITALS):
             *names, right = (self.known(name) for name in (*one, *other))
-            if all(names) and right is not None:
+            if all(names) and right is not None and right in (self.corpus.target_vocab or self.corpus.vocab):
                 found = [answer.name for answer in self._ask(superbloom, names)]
                 rank = found.index(right) + 1 if right in found else None
                 analogies.append({"asked": names, "right": right, "rank": rank, "first": found[0]})
@@ -145,14 +164,18 @@ class Lab:
         """What none of the models learned: popularity and co-occurrence, and how frequent the most frequent are."""
         held_out = self.held_out(Superbloom(**Shapes(self.corpus)()).config_for(self.corpus).seq_len)
         found = {"popularity": recall(popularity(self.corpus, held_out, DEEPEST))}
-        if self.corpus.vocab.kinds is None and not self.corpus.cuts:
+        if self.corpus.vocab.kinds is None and not self.corpus.cuts and len(self.corpus.ids) <= MOST_LINKS:
             similar = similarity(self.corpus)
             for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
                 found[name] = recall(cooccurrence(similar, held_out, DEEPEST, near))
         counts = np.sort(self.corpus.id_counts("train"))[::-1]
         tenth = max(1, len(counts) // 10)
         links = {"100": int(counts[:100].sum()), "tenth": int(counts[:tenth].sum())}
-        return {"recall": found, "share of links": {name: n / int(counts.sum()) for name, n in links.items()}}
+        return {
+            "recall": found,
+            "share of links": {name: n / max(1, int(counts.sum())) for name, n in links.items()},
+            "frequency": self.corpus.id_counts("train")[held_out.targets].tolist(),  # of the hidden elements
+        }
 
 
 def _answers(found: list[Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import platform
 from collections.abc import Iterator
 from importlib.metadata import version
 
+from superbloom import __version__
+from superbloom.card import escaped
 from superbloom.evaluate import KS
 from superbloom.folder import write_atomically
 from superbloom.report import markdown
@@ -16,7 +18,7 @@ from superbloom.reproduce.cells import AS_IN_PAPER, DEEP, NEGATIVES, SENSITIVITY
 from superbloom.reproduce.claims import claims
 from superbloom.reproduce.lab import SETTINGS, Lab
 from superbloom.reproduce.plots import plots
-from superbloom.reproduce.results import Results
+from superbloom.reproduce.results import NO_PRIOR, Results
 
 
 def write_report(lab: Lab) -> None:
@@ -27,14 +29,16 @@ def write_report(lab: Lab) -> None:
         write_atomically(lab.folder / name, image)
     document = results.document() | {"machine": _machine()}
     write_atomically(lab.folder / "results.json", json.dumps(document, ensure_ascii=False).encode())
-    write_atomically(lab.folder / "report.md", page(results, set(pictures)).encode())
+    text = page(results, set(pictures)).encode(errors="backslashreplace")
+    write_atomically(lab.folder / "report.md", text)
 
 
 def results_of(lab: Lab) -> Results:
-    found = sorted((lab.folder / "cells").glob("*.json"), key=lambda file: (file.name.rsplit("-seed", 1)[1], file.name))
-    cells = [cell for file in found if (cell := lab.kept(f"cells/{file.stem}")) is not None]
+    files = (lab.folder / "cells").glob("*-seed*.json")
+    kept = [cell for file in files if (cell := lab.kept(f"cells/{file.stem}")) is not None]
+    kept.sort(key=lambda cell: (cell["seed"], cell["cell"]))
     beside = {name: lab.kept(name) for name in ("yardsticks", "costs")}
-    return Results(lab.kept(SETTINGS) or {}, cells, **beside)
+    return Results(lab.kept(SETTINGS) or {}, kept, len(lab.corpus.rows("test")), **beside)
 
 
 def page(results: Results, pictures: set[str]) -> str:
@@ -50,7 +54,7 @@ def _about(results: Results, _: set[str]) -> Iterator[str]:
     counts = ", ".join(f"{value:,} {name}" for name, value in settings["counts"].items())
     hours = sum(cell["seconds"] for cell in every) / 3600
     processor = sum(cell["processor seconds"] for cell in every) / 3600
-    yield f"# The paper's experiments on {_plain(settings['name'])}"
+    yield f"# The paper's experiments on {escaped(settings['name'])}"
     yield (
         f"{counts}. {len(every)} models, {hours:.1f} hours of training on {settings['threads']} "
         f"thread{'s' * (settings['threads'] > 1)} ({processor:.1f} hours of a processor with evaluation), "
@@ -64,13 +68,14 @@ def _about(results: Results, _: set[str]) -> Iterator[str]:
             f"the most frequent tenth {tenth:.1f} % ({paper.TOP_TENTH:.0f} %)."
         )
     if settings.get("left out"):
-        yield f"Left out, too large for the memory of this machine: {', '.join(map(_plain, settings['left out']))}."
+        yield f"Left out, too large for the memory of this machine: {', '.join(map(escaped, settings['left out']))}."
     hidden = every[0]["hidden"] if every else 0
     yield (
         f"Recall in per cent on {hidden:,} hidden elements of test rows, the same for all models, looked at once for "
-        "each, with 95 % intervals; several may be of one row, so that the intervals are somewhat too narrow. "
-        "Differences are of the same elements in pairs. The paper's numbers are of other data, and of 16 TPUs for a "
-        "million steps: what can be compared is which model is ahead, not the heights."
+        f"each, with 95 % intervals in which the elements of one of {results.rows:,} rows count as one thing. "
+        "Differences are of the same elements in pairs. They tell what other test rows might have told, not what other "
+        "seeds might have. Scores have our prior of ids, but for “paper: …” and Table 6. The paper's numbers are of "
+        "other data, and of 16 TPUs for a million steps: what can be compared is which model is ahead, not the heights."
     )
 
 
@@ -88,6 +93,8 @@ def _table_2(results: Results, pictures: set[str]) -> Iterator[str]:
     names |= {name: "sampled-softmax" for name in results.cells if name.startswith("sampled-softmax")}
     names |= {AS_IN_PAPER + name: name for name in ("baseline", "superbloom")}
     rows = [_row(results, name, paper.TABLE_2[row]) for name, row in names.items() if name in results]
+    if "superbloom" in results:
+        rows.insert(2, _row(results, "superbloom" + NO_PRIOR, paper.TABLE_2["superbloom"]))
     if not rows:
         return
     yield "## Tables 1 and 2: of one size, hashed and not; and a larger one, sampled"
@@ -113,14 +120,21 @@ def _table_2(results: Results, pictures: set[str]) -> Iterator[str]:
 
 
 def _table_3(results: Results, pictures: set[str]) -> Iterator[str]:
-    names = [*paper.TABLE_3, "baseline-bag", "superbloom-bag", *(AS_IN_PAPER + name for name in paper.TABLE_3)]
+    names = [
+        *paper.TABLE_3,
+        "baseline-bag",
+        "superbloom-bag",
+        "superbloom-set-l1",
+        *(AS_IN_PAPER + name for name in paper.TABLE_3),
+    ]
     rows = [_row(results, name, paper.TABLE_3.get(name.removeprefix(AS_IN_PAPER))) for name in names if name in results]
     if rows:
         alpha = max(cell["model"]["alpha"] for name in names if name in results for cell in results.cells[name])
         yield "## Table 3: depth"
         yield (
             f"One layer and {DEEP} (the paper: 12), α={alpha} (20); “wide” has one layer and the size of the deep one. "
-            "A bag of digests does not attend: every element counts alike. Deep models get twice the time."
+            "A bag of digests does not attend, every element counts alike; “set” attends, without distances. The deep "
+            "and the wide get twice the time."
         )
         yield markdown(HEADER, rows)
         if "depth.png" in pictures:
@@ -154,7 +168,7 @@ def _table_6(results: Results, _: set[str]) -> Iterator[str]:
         rows = []
         for width, found in beams.items():
             printed = paper.TABLE_6.get(int(width)) if width.isdecimal() else None
-            shares = [_share(found["recall"][str(k)]) for k in KS]
+            shares = [f"{100 * found['recall'][str(k)]['value']:.1f}" for k in KS]
             label = f"B={width}" if width.isdecimal() else "as wide as a proof takes"
             rows.append([label, *shares, f"{found['certified']:.1%}", _paper(printed)])
         yield markdown(["beam", *(f"rec@{k}" for k in KS), "certified", "the paper"], rows)
@@ -168,8 +182,12 @@ def _table_7(results: Results, _: set[str]) -> Iterator[str]:
             name = "superbloom" if results.first("superbloom")["model"]["alpha"] == alpha else name
         if name in results:
             cell = results.first(name)
-            found = [_share(cell["tokens"]), _share(results.recall(name, 1)), _share(results.recall(name, 10))]
-            rows.append([str(alpha), str(coherent), *found, f"{tokens:.1f}", f"{entities:.1f}"])
+            found = [
+                f"{100 * cell['tokens']['value']:.1f}",
+                _share(results.recall(name, 1)),
+                _share(results.recall(name, 10)),
+            ]
+            rows.append([str(alpha), str(coherent), *found, f"{tokens:.2f}", f"{entities:.2f}"])
     if len(rows) > 1:
         yield "## Table 7: coherent hashing"
         header = ["α", "coherent functions", "token rec@1", "entity rec@1", "entity rec@10"]
@@ -236,22 +254,27 @@ def _sensitivity(results: Results, pictures: set[str]) -> Iterator[str]:
 
 
 def _examples(results: Results, _: set[str]) -> Iterator[str]:
-    asked = {name: seeds[0] for name, seeds in results.cells.items() if "examples" in seeds[0]}
+    asked = {name: seeds[0] for name, seeds in results.cells.items() if seeds[0].get("examples")}
     if not asked:
         return
     yield "## Appendices E and F: examples"
     for name, cell in asked.items():
-        lines = [f"*{_plain(name)}*, without names of the context:" if "analogies" in cell else f"*{_plain(name)}*:"]
+        lines = [f"*{escaped(name)}*, without names of the context:" if "analogies" in cell else f"*{escaped(name)}*:"]
         for context, masks in cell["examples"].items():
             for found in masks:
                 proof = "certified" if found["certified"] else "not certified"
-                names = ", ".join(map(_plain, found["names"]))
-                lines.append(f"- **{_plain(context)}** → {names} ({proof})")
+                names = ", ".join(map(escaped, found["names"]))
+                lines.append(f"- **{escaped(context)}** → {names} ({proof})")
         yield "\n".join([lines[0], "", *lines[1:]])
         if cell.get("analogies"):
             yield "Analogies, each asked with the capital of another country:"
             rows = [
-                [_plain(" · ".join(a["asked"])), _plain(a["right"]), str(a["rank"] or "beyond 10"), _plain(a["first"])]
+                [
+                    escaped(" · ".join(a["asked"])),
+                    escaped(a["right"]),
+                    str(a["rank"] or "beyond 10"),
+                    escaped(a["first"]),
+                ]
                 for a in cell["analogies"]
             ]
             yield markdown(["asked", "right", "its rank", "first"], rows)
@@ -261,10 +284,11 @@ HEADER = ["model", "parameters", "d", "layers", "steps", *(f"rec@{k}" for k in K
 
 
 def _row(results: Results, name: str, printed: tuple[float, ...] | None) -> list[str]:
-    cell = results.first(name)
+    of = name.removesuffix(NO_PRIOR)
+    cell = results.first(of)
     shares = [_share(results.recall(name, k)) for k in KS]
-    spread = results.spread(name, 10)
-    seeds = "–" if spread is None else f"± {100 * spread:.1f} ({len(results.cells[name])})"
+    spread = results.spread(of, 10)
+    seeds = "–" if spread is None else f"± {100 * spread:.1f} ({len(results.cells[of])})"
     shape = [
         f"{cell['parameters']:,}",
         str(cell["model"]["dim"]),
@@ -293,15 +317,6 @@ def _paper(printed: tuple[float, ...] | None) -> str:
     return "–" if printed is None else " / ".join(f"{value:.1f}" for value in printed)
 
 
-def _plain(text: str) -> str:
-    """A name as Markdown shows it, whatever it holds.
-
-    >>> _plain("a|b *c* <i>")
-    'a\\\\|b \\\\*c\\\\* \\\\<i\\\\>'
-    """
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>()#+!|~" else " " if c.isspace() else c for c in text)
-
-
 def _machine() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("superbloom", "torch", "numpy"))
+    packages = ", ".join([f"superbloom {__version__}", *(f"{name} {version(name)}" for name in ("torch", "numpy"))])
     return f"{os.cpu_count()} processors ({platform.machine()}), Python {platform.python_version()}, {packages}"
