@@ -30,7 +30,7 @@ PAGES = {
 class Reader:
     """Somebody who pastes the blocks of a page in order, in one folder: sh into bash, python into one session.
 
-    Training is cut to a step or two, of the paper one table is left, and servers take a free port; all else is as pasted.
+    Training is cut to a step or two, of the paper one table is left, servers take a free port; all else is as pasted.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders of earlier releases are read as they were meant; folders of later ones are refused with what can read them."""
+"""Folders of earlier releases are read as they were meant; those of later ones are refused with what can read them."""
 
 import json
 from pathlib import Path
