@@ -1009,8 +1009,8 @@ def test_a_neighbour_never_changes_an_answer(monkeypatch):
     predictor = serving.of_names()
     queries = mixed(predictor, 1000)
     assert changes(predictor, queries) == 0
-    original = predict._padded  # the broken twin: padding that is read as a name
-    monkeypatch.setattr(predict, "_padded", lambda rows, fill: original(rows, 0 if fill == Special.PAD else fill))
+    original = predict.padded  # the broken twin: padding that is read as a name
+    monkeypatch.setattr(predict, "padded", lambda rows, fill: original(rows, 0 if fill == Special.PAD else fill))
     assert changes(predictor, queries[:64]) > 0
 
 

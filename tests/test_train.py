@@ -205,7 +205,7 @@ def test_a_list_is_not_a_corpus():
 
 
 def test_options_and_presets_that_do_not_exist_are_refused():
-    with pytest.raises(InputError, match=r"unknown options \['depth'\]; alpha, coherent, dim"):
+    with pytest.raises(InputError, match=r"unknown options \['depth'\]; alpha, attend, coherent, dim"):
         Superbloom(depth=3)
     with pytest.raises(InputError, match="preset 'large' given; baseline, sampled-softmax"):
         Superbloom("large")
