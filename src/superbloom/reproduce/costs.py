@@ -95,19 +95,17 @@ def query_costs(corpus: Corpus) -> list[dict[str, Any]]:
         generator = torch.Generator().manual_seed(0)
         log_probs = (3 * torch.randn(QUERIES, 2, bloom.num_buckets, generator=generator)).log_softmax(-1)
         k = min(K, num_ids)
-        milliseconds = {
-            "exhaustive": _each(exhaustive, log_probs, bloom, k),
-            "approximate": _each(top_k, log_probs, bloom, k, beam=BEAM, max_rounds=1),
-            "certified": _each(top_k, log_probs, bloom, k),
+        ways: dict[str, tuple[Callable[..., Any], dict[str, int]]] = {
+            "exhaustive": (exhaustive, {}),
+            "approximate": (top_k, {"beam": BEAM, "max_rounds": 1}),
+            "certified": (top_k, {}),
         }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for one in log_probs.split(1):
+            for name, (search, options) in ways.items():  # in turns, so that all have the same machine
+                begin = time.perf_counter()
+                search(one, bloom, k, **options)
+                seconds[name].append(time.perf_counter() - begin)
+        milliseconds = {name: 1000 * statistics.median(times[WARM_UP:]) for name, times in seconds.items()}
         found.append({"ids": num_ids, "alpha": alpha, **milliseconds})
     return found
-
-
-def _each(search: Callable[..., Any], log_probs: torch.Tensor, *given: Any, **options: Any) -> float:
-    seconds = []
-    for one in log_probs.split(1):
-        begin = time.perf_counter()
-        search(one, *given, **options)
-        seconds.append(time.perf_counter() - begin)
-    return 1000 * statistics.median(seconds)

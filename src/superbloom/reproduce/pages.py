@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import version
 
 from superbloom import __version__
@@ -27,7 +28,7 @@ def write_report(lab: Lab) -> None:
     pictures = plots(results)
     for name, image in pictures.items():
         write_atomically(lab.folder / name, image)
-    document = results.document() | {"machine": _machine()}
+    document = results.document() | {"claims": [asdict(claim) for claim in claims(results)], "machine": _machine()}
     write_atomically(lab.folder / "results.json", json.dumps(document, ensure_ascii=False).encode())
     text = page(results, set(pictures)).encode(errors="backslashreplace")
     write_atomically(lab.folder / "report.md", text)
