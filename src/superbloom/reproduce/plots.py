@@ -77,7 +77,7 @@ def _curves(results: Results) -> bytes | None:
 def _depth(results: Results) -> bytes | None:
     """Table 3 as bars: unhashed and hashed, from a bag to deep."""
     names = ["baseline-bag", "baseline-l1", "baseline-deep"]
-    names += ["superbloom-bag", "superbloom-l1", "superbloom-wide-l1", "superbloom-deep"]
+    names += ["superbloom-bag", "superbloom-set-l1", "superbloom-l1", "superbloom-wide-l1", "superbloom-deep"]
     if not any(name in results for name in names):
         return None
 
