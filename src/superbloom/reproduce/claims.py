@@ -10,7 +10,7 @@ import numpy as np
 
 from superbloom.evaluate import DECILES, KS, share
 from superbloom.reproduce import paper
-from superbloom.reproduce.cells import AS_IN_PAPER, TEXT_PAIRS
+from superbloom.reproduce.cells import ALPHAS, AS_IN_PAPER, TEXT_PAIRS
 from superbloom.reproduce.results import Difference, Results
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -32,11 +32,9 @@ def claims(results: Results) -> list[Claim]:
     return [*_size(results), *_frequency(results), *_depth(results), *_rest(results), *_text(results)]
 
 
-def _verdict(*differences: Difference) -> str:
-    """Of differences that should all be above zero."""
-    if any(difference.high < 0 for difference in differences):
-        return FAILS
-    return HOLDS if all(difference.low > 0 for difference in differences) else UNDECIDED
+def _verdict(difference: Difference) -> str:
+    """Of a difference that should be above zero."""
+    return FAILS if difference.high < 0 else HOLDS if difference.low > 0 else UNDECIDED
 
 
 def _at_all(results: Results, one: str, other: str) -> tuple[str, str]:
@@ -145,14 +143,8 @@ def _rest(results: Results) -> Iterator[Claim]:
 
 
 def _coherent(results: Results) -> Iterator[Claim]:
-    for alpha in (10, 20):
-        names = [f"hash{alpha}-{coherent}" for coherent in range(3)]
-        if (
-            names[0] not in results
-            and "superbloom" in results
-            and results.first("superbloom")["model"]["alpha"] == alpha
-        ):
-            names[0] = "superbloom"
+    for alpha in ALPHAS:
+        names = [results.with_coherent(alpha, functions) for functions in range(3)]
         if not results.have(*names):
             continue
         # The tokens of an element go together, and so do the elements of a row.

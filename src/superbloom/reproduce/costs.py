@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def step_costs(corpus: Corpus) -> list[dict[str, Any]]:
     for num_ids in sorted({corpus.num_ids, max(LARGER, corpus.num_ids)}):
         for name, options in (("unhashed", UNHASHED), ("superbloom", hashed)):
             config = Superbloom(**shapes(**options)).config_for(corpus)
-            config = type(config)(**{**vars(config), "num_ids": num_ids, "num_target_ids": None, "tied": True})
+            config = replace(config, num_ids=num_ids, num_target_ids=None, tied=True)
             try:
                 check_memory(config, TrainConfig(steps=1))
             except InputError:  # the next size is not smaller

@@ -168,13 +168,14 @@ class Lab:
             similar = similarity(self.corpus)
             for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
                 found[name] = recall(cooccurrence(similar, held_out, DEEPEST, near))
-        counts = np.sort(self.corpus.id_counts("train"))[::-1]
+        frequency = self.corpus.id_counts("train")
+        counts = np.sort(frequency)[::-1]
         tenth = max(1, len(counts) // 10)
         links = {"100": int(counts[:100].sum()), "tenth": int(counts[:tenth].sum())}
         return {
             "recall": found,
             "share of links": {name: n / max(1, int(counts.sum())) for name, n in links.items()},
-            "frequency": self.corpus.id_counts("train")[held_out.targets].tolist(),  # of the hidden elements
+            "frequency": frequency[held_out.targets].tolist(),  # of the hidden elements
         }
 
 

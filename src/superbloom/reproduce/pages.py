@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ def write_report(lab: Lab) -> None:
     for name, image in pictures.items():
         write_atomically(lab.folder / name, image)
     document = results.document() | {"claims": [asdict(claim) for claim in claims(results)], "machine": _machine()}
-    write_atomically(lab.folder / "results.json", json.dumps(document, ensure_ascii=False).encode())
+    lab.keep("results", document)
     text = page(results, set(pictures)).encode(errors="backslashreplace")
     write_atomically(lab.folder / "report.md", text)
 
@@ -178,9 +177,7 @@ def _table_6(results: Results, _: set[str]) -> Iterator[str]:
 def _table_7(results: Results, _: set[str]) -> Iterator[str]:
     rows = []
     for (alpha, coherent), (tokens, entities) in paper.TABLE_7.items():
-        name = f"hash{alpha}-{coherent}"
-        if name not in results and coherent == 0 and "superbloom" in results:
-            name = "superbloom" if results.first("superbloom")["model"]["alpha"] == alpha else name
+        name = results.with_coherent(alpha, coherent)
         if name in results:
             cell = results.first(name)
             found = [

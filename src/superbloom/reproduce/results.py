@@ -74,6 +74,11 @@ class Results:
         names = [name for name in (f"sampled-softmax, {sampler}" for sampler in SAMPLERS) if name in self]
         return max(names, key=self.validation, default=None)
 
+    def with_coherent(self, alpha: int, functions: int) -> str:
+        """The cell of Table 7 with so many coherent functions; without any, the hashed model of Table 2 may be it."""
+        of_table_2 = "superbloom" in self and self.first("superbloom")["model"]["alpha"] == alpha
+        return "superbloom" if functions == 0 and of_table_2 else f"hash{alpha}-{functions}"
+
     def validation(self, name: str) -> float:
         """The best rec@10 on validation rows."""
         best = [max((point["recall_at_10"] for point in c["history"]), default=0.0) for c in self.cells[name]]
