@@ -235,4 +235,4 @@ def test_the_page_of_sizes_names_options_that_are():
         ModelConfig.__dataclass_fields__.keys() | TrainConfig.__dataclass_fields__.keys() | {"ids", "memory", "json"}
     )
     for option in re.findall(r"--([a-z][a-z-]+)", page):
-        assert option.removeprefix("no-").replace("-", "_") in fields | {"links"}, option
+        assert option.removeprefix("no-").replace("-", "_") in fields | {"links", "only"}, option
