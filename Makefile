@@ -21,7 +21,8 @@ test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 slow: $(READY) lint
-	OMP_NUM_THREADS=1 SUPERBLOOM_CASES=10000 $(BIN)/python -m pytest -n auto -m ''
+	OMP_NUM_THREADS=1 SUPERBLOOM_CASES=10000 $(BIN)/python -m pytest -n auto -m 'not alone'
+	$(BIN)/python -m pytest -m alone
 
 lint: $(READY)
 	$(BIN)/ruff check .

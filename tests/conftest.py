@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checks import check, pytest_terminal_summary  # noqa: F401, a fixture and a hook
 from hypothesis import settings
 
 from superbloom.corpus import Corpus

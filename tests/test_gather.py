@@ -86,15 +86,28 @@ def efficiency() -> float:
     return asyncio.run(measure())
 
 
-def test_eight_clients_share_batches():
-    """Check 1."""
-    assert any(efficiency() >= 0.8 for _ in range(5))  # the machine may be at something else for a moment
+def max_until(enough: float, measure: Callable[[], float]) -> float:
+    """The best of five measurements, or the first that is enough."""
+    best = 0.0
+    for _ in range(5):
+        best = max(best, measure())
+        if best >= enough:
+            break
+    return best
 
 
-def test_without_patience_clients_split_into_groups_that_wait_for_each_other(monkeypatch):
-    """The broken twin of the check above."""
+def test_eight_clients_share_batches(check):
+    # The machine may be at something else for a moment.
+    best = max_until(0.8, efficiency)
+    assert best >= 0.8
+    check(1, f"eight clients are answered in {best:.2f} of the ideal rate")
+
+
+def test_without_patience_clients_split_into_groups_that_wait_for_each_other(monkeypatch, check):
     monkeypatch.setattr(gather, "PATIENCE", 0.0)
-    assert efficiency() < 0.8
+    best = max_until(0.8, efficiency)
+    assert best < 0.8
+    check.twin(1, "nobody is waited for", f"{best:.2f} of the ideal rate")
 
 
 def test_who_is_alone_is_never_waited_with(monkeypatch):
