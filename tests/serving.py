@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 
+from superbloom.answers import Found
 from superbloom.config import ModelConfig
 from superbloom.model import Model
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, Query
 from superbloom.prior import Prior
+from superbloom.special import MASK
 from superbloom.vocab import Vocab
 
 ODD = [
@@ -104,3 +107,44 @@ def live(app: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def mixed(predictor: Predictor, number: int, seed: int = 0) -> list[Query]:
+    rng, vocab = Random(seed), predictor.model.vocab
+    queries = []
+    for _ in range(number):
+        context: list[Any] = vocab.names(rng.sample(range(len(vocab)), rng.randint(0, 6)))
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            context.insert(rng.randint(0, len(context)), MASK)
+        names = vocab.names(rng.sample(range(len(vocab)), 20))
+        options = {
+            "exclude": names[:5] if rng.random() < 0.3 else [],
+            "allow": names[3:] if rng.random() < 0.1 else None,
+            "min_score": -12.0 if rng.random() < 0.1 else None,
+            **({"beam": 2, "max_rounds": 1} if rng.random() < 0.3 else {}),
+            "explain": rng.random() < 0.1,
+        }
+        queries.append(predictor.query(context, rng.choice([1, 3, 10, 30]), **options))
+    return queries
+
+
+def alike(one: Found, other: Found) -> bool:
+    """The same ids with the same scores, up to 1e-5; at the end, of those that tie, another."""
+    theirs = {prediction.name: prediction.score for prediction in other.predictions}
+    least = min(theirs.values(), default=0.0)
+    return (
+        (one.certified, one.rounds) == (other.certified, other.rounds)
+        and len(one.predictions) == len(theirs)
+        and all(abs(theirs.get(p.name, least) - p.score) <= 1e-5 for p in one.predictions)
+    )
+
+
+def changes(predictor: Predictor, queries: list[Query]) -> int:
+    """How many answers are others among 63 neighbours than alone."""
+    changed = 0
+    for start in range(0, len(queries), 64):
+        batch = queries[start : start + 64]
+        alone = [predictor.answer([query])[0] for query in batch]
+        for expected, found in zip(alone, predictor.answer(batch), strict=True):
+            changed += sum(not alike(one, other) for one, other in zip(expected, found, strict=True))
+    return changed
