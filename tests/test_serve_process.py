@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from typer.testing import CliRunner
 from superbloom import store
 from superbloom.cli import app
 from superbloom.predict import Predictor
+from superbloom.serve import guard
+from superbloom.serve.command import _Server
+from superbloom.serve.service import Models
 
 ONE = "ring 1 name 2"
 HOLD, PICKLED = "hold", "pickled.txt"  # files in the folder of a server: while the first is there, it does not answer
@@ -175,39 +178,131 @@ def test_it_is_ready_once_its_model_is_loaded(model, tmp_path):
         assert len(server.printed.splitlines()) == 2
 
 
-def stopped_with_requests_in_flight(model: Path, folder: Path, number: int = 32) -> None:
+def early() -> None:
+    """In the process of a server: it says that it is ready whatever it is at."""
+    held()
+    Models.check_taking = lambda _: None  # type: ignore[method-assign]
+
+
+def readiness(model: Path, folder: Path, before: Callable[[], None] = held) -> list[int]:
+    """What /ready says while the model is loaded, then, and after SIGTERM with a request in flight.
+
+    0 if nobody answers any more.
+    """
+    url = f"http://127.0.0.1:{free_port()}"
+    (folder / HOLD).touch()
+    with (
+        serve(folder, model, "--port", url.rsplit(":", 1)[1], before=before) as server,
+        ThreadPoolExecutor(1) as pool,
+        closing(http.client.HTTPConnection(url.removeprefix("http://"))) as other,
+    ):
+        until(lambda: not refused(url))
+        said = [request(f"{url}/ready")[0]]
+        (folder / HOLD).unlink()
+        server.ready()
+        (folder / HOLD).touch()
+        taken = pool.submit(request, f"{url}/v1/predict", {"context": [ONE]})
+        until(lambda: in_flight(url) == 1)
+        for number in (0, signal.SIGTERM):
+            if number:
+                server.signal(number)
+            try:
+                other.request("GET", "/ready")
+                answer = other.getresponse()
+                answer.read()
+                said.append(answer.status)
+            except (http.client.HTTPException, OSError):
+                said.append(0)
+        (folder / HOLD).unlink()
+        assert taken.result()[0] == 200
+        assert server.ended() == 0
+    return said
+
+
+def test_ready_is_said_when_it_is(model, tmp_path, check):
+    loading, loaded, stopping = readiness(model, tmp_path)
+    assert (loading, loaded) == (503, 200)
+    assert stopping in (503, 0)
+    check(5, f"/ready says {loading} while loading, {loaded} then, {stopping or 'nothing'} from SIGTERM on")
+
+
+def test_ready_that_is_said_too_early_is_noticed(model, tmp_path, check):
+    loading, *_ = readiness(model, tmp_path, before=early)
+    assert loading == 200
+    check.twin(5, "whether there is a model is not asked", f"/ready says {loading} while loading")
+
+
+def hasty() -> None:
+    """In the process of a server: it does not wait for what it took."""
+    held()
+    original = _Server.handle_exit
+
+    def handle_exit(self: _Server, number: int, frame: Any) -> None:
+        original(self, number, frame)
+        self.force_exit = True
+
+    _Server.handle_exit = handle_exit  # type: ignore[method-assign]
+
+
+def drained(
+    model: Path, folder: Path, number: int = 32, before: Callable[[], None] = held
+) -> tuple[int, int, float, str]:
+    """SIGTERM with so many requests in flight, after which no other is taken.
+
+    How many of them get the right answer, the exit code, the seconds from when they can be answered to the end, and
+    what was printed.
+    """
     contexts = [[f"ring {i % 24} name {i % 8}", *["a"] * (i % 4)] for i in range(number)]
     predictor = serving.of_names()
-    with serve(folder, model, "--port", 0, before=held) as server, ThreadPoolExecutor(number) as pool:
+
+    def right(taken: Future[tuple[int, Any]], context: list[str]) -> bool:
+        try:
+            status, answer = taken.result()
+        except (http.client.HTTPException, OSError):
+            return False
+        told = answer["masks"][0]["predictions"] if status == 200 else []
+        expected = predictor.predict(context, 3)[0]
+        close = pytest.approx([p.score for p in expected], abs=1e-5)
+        return [p["name"] for p in told] == [p.name for p in expected] and [p["score"] for p in told] == close
+
+    with serve(folder, model, "--port", 0, before=before) as server, ThreadPoolExecutor(number) as pool:
         url = server.ready()
         (folder / HOLD).touch()
         taken = [pool.submit(request, f"{url}/v1/predict", {"context": context, "k": 3}) for context in contexts]
         until(lambda: in_flight(url) == number)
         server.signal(signal.SIGTERM)
         until(lambda: refused(url))
-        assert not any(future.done() for future in taken)
+        time.sleep(0.2)  # in which a server that does not wait would go
         (folder / HOLD).unlink()
-        for future, context in zip(taken, contexts, strict=True):
-            status, answer = future.result()
-            assert status == 200
-            expected = predictor.predict(context, 3)[0]
-            told = answer["masks"][0]["predictions"]
-            assert [p["name"] for p in told] == [p.name for p in expected]
-            assert [p["score"] for p in told] == pytest.approx([p.score for p in expected], abs=1e-5)
-        assert server.ended() == 0
-        assert len(server.printed.splitlines()) == 2, server.printed
+        began = time.monotonic()
+        answered = sum(right(future, context) for future, context in zip(taken, contexts, strict=True))
+        return answered, server.ended(), time.monotonic() - began, server.printed
 
 
-def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(model, tmp_path):
-    """Check 6."""
-    stopped_with_requests_in_flight(model, tmp_path)
+def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(model, tmp_path, check):
+    answered, code, seconds, printed = drained(model, tmp_path)
+    assert (answered, code) == (32, 0)
+    assert len(printed.splitlines()) == 2, printed
+    check(6, f"{answered} of 32 in flight answered after SIGTERM, exit {code} after {seconds:.1f} s")
+
+
+def test_a_server_that_does_not_wait_for_what_it_took_is_noticed(model, tmp_path, check):
+    answered, code, _, _ = drained(model, tmp_path, before=hasty)
+    assert answered < 32
+    check.twin(6, "what was taken is not waited for", f"{answered} of 32 answered, exit {code}")
 
 
 @pytest.mark.slow
-def test_what_is_in_flight_is_answered_twenty_times(model, tmp_path):
+def test_what_is_in_flight_is_answered_twenty_times(model, tmp_path, check):
+    rounds = []
     for number in range(20):
         (tmp_path / str(number)).mkdir()
-        stopped_with_requests_in_flight(model, tmp_path / str(number))
+        rounds.append(drained(model, tmp_path / str(number)))
+    answered, codes, seconds, _ = zip(*rounds, strict=True)
+    assert sum(answered) == 640
+    assert set(codes) == {0}
+    assert max(seconds) <= 10
+    check(6, f"{sum(answered)} of 640 in flight answered after 20 SIGTERMs, exit 0 after {max(seconds):.1f} s at most")
 
 
 def test_between_the_signal_and_the_end_nothing_new_is_taken(model, tmp_path):
@@ -406,12 +501,18 @@ def memory(process: Any, field: str) -> int:
     return int(re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)[1])
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells how much memory was in use at most")
-def test_bodies_that_are_refused_take_no_memory(model, tmp_path):
-    """Check 9: 200 MB in chunks, and what one megabyte can hold."""
-    with serve(tmp_path, model, "--port", 0) as server:
-        url = server.ready()
-        host = url.removeprefix("http://")
+def unlimited() -> None:
+    """In the process of a server: a body is read however long it is."""
+    original = guard._read
+    guard._read = lambda receive, _, too_large: original(receive, 10**12, too_large)
+
+
+def refused_bodies(
+    model: Path, folder: Path, megabytes: int, before: Callable[[], None] | None = None
+) -> tuple[list[int], float]:
+    """What is said to a long body in chunks, to one that tells its length, and to deep JSON; megabytes they take."""
+    with serve(folder, model, "--port", 0, before=before) as server:
+        host = server.ready().removeprefix("http://")
 
         def send(body: Any) -> int:
             connection = http.client.HTTPConnection(host, timeout=60)
@@ -424,15 +525,89 @@ def test_bodies_that_are_refused_take_no_memory(model, tmp_path):
             finally:
                 connection.close()
 
-        def send_all(megabytes: int) -> None:
-            assert send(b"x" * 2**20 for _ in range(megabytes)) == 413
-            assert send(b"x" * megabytes * 2**20) == 413
-            assert send(b'{"context":' + b"[" * 1_000_000) == 400
+        def send_all(megabytes: int) -> list[int]:
+            chunks = (b"x" * 2**20 for _ in range(megabytes))
+            return [send(chunks), send(b"x" * megabytes * 2**20), send(b'{"context":' + b"[" * 1_000_000)]
 
         send_all(2)
         Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forgets how much it was at most
-        before = memory(server.process, "VmRSS")
-        send_all(200)
-        grown = memory(server.process, "VmHWM") - before
-        print(f"memory grew by {grown:,} kB")  # noqa: T201
-        assert grown < 5 * 1024
+        grown = -memory(server.process, "VmRSS")
+        statuses = send_all(megabytes)
+        return statuses, (grown + memory(server.process, "VmHWM")) / 1024
+
+
+linux = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="Linux tells how much memory was in use at most"
+)
+
+
+@linux
+def test_bodies_that_are_refused_take_no_memory(model, tmp_path, check):
+    statuses, grown = refused_bodies(model, tmp_path, 200)
+    assert statuses == [413, 413, 400]
+    assert grown <= 5
+    check(9, f"200 MB in chunks, 200 MB told before, a million brackets: refused, memory +{grown:.1f} MB")
+
+
+@linux
+def test_a_body_that_is_read_without_limit_is_noticed(model, tmp_path, check):
+    statuses, grown = refused_bodies(model, tmp_path, 50, before=unlimited)
+    assert statuses != [413, 413, 400]
+    assert grown > 5
+    check.twin(9, "a body is read without limit", f"{statuses[0]} to 50 MB in chunks, memory +{grown:.0f} MB")
+
+
+OUTSIDE = "outside.txt"  # in the folder of a server: what it asked of others
+
+
+def watched() -> None:
+    """In the process of a server: connections to other machines, and names that are looked up, are written down."""
+
+    def hook(event: str, arguments: Any) -> None:
+        if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+            address = arguments[0] if event.startswith("socket.get") else arguments[1][0]
+            if isinstance(address, str) and address not in ("127.0.0.1", "localhost", "::1"):
+                with Path(OUTSIDE).open("a") as file:
+                    file.write(f"{event} {address}\n")
+
+    sys.addaudithook(hook)
+
+
+def curious() -> None:
+    """In the process of a server: it would ask somebody whether there is a newer version."""
+    watched()
+    original = store.load
+
+    def load(folder: Path) -> Any:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+            asking.connect(("192.0.2.1", 80))  # an address of nobody, and nothing is sent
+        return original(folder)
+
+    store.load = load  # type: ignore[assignment]
+
+
+def asked_outside(model: Path, folder: Path, before: Callable[[], None]) -> list[str]:
+    """What a server asks of others from its start to its end."""
+    with serve(folder, model, "--port", 0, before=before) as server:
+        url = server.ready()
+        assert url.startswith("http://127.0.0.1:")
+        for path in ("/", "/main.js", "/v1/model", "/v1/names?prefix=r", "/v1/report", "/metrics", "/openapi.json"):
+            assert request(url + path)[0] == 200
+        assert request(f"{url}/v1/predict", {"context": [ONE], "explain": True})[0] == 200
+        server.signal(signal.SIGHUP)
+        until(lambda: "the model was reloaded" in server.printed)
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+    file = folder / OUTSIDE
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_a_server_asks_nobody(model, tmp_path, check):
+    assert asked_outside(model, tmp_path, watched) == []
+    check(11, "a server asks no other machine, from its start over a reload to its end")
+
+
+def test_a_server_that_asks_others_is_noticed(model, tmp_path, check):
+    asked = asked_outside(model, tmp_path, curious)
+    assert asked == ["socket.connect 192.0.2.1"] * 2
+    check.twin(11, "a server that asks for a newer version", f"{len(asked)} times {asked[0]}")
