@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,14 +20,15 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from serving import live
 
 from superbloom.predict import Predictor
+from superbloom.serve import app as app_module
 from superbloom.serve.app import make_app
+from superbloom.serve.guard import RefusedError
 from superbloom.vocab import spellings
 
 EXAMPLES = 100 if CASES <= 1000 else 500  # of each operation
 # 503: it could not be done in the seconds given.
 CONFIG = SchemathesisConfig.from_dict({"checks": {"not_a_server_error": {"expected-statuses": ["2xx", "4xx", "503"]}}})
 SCHEMA = schemathesis.openapi.from_dict(make_app(serving.of_names()).openapi(), config=CONFIG)
-told: Counter[tuple[str, int]] = Counter()
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +43,23 @@ def text() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module", autouse=True)
-def summary() -> Iterator[None]:
-    """How many answers of each status; pytest -s shows it."""
-    yield
-    for operation in sorted({operation for operation, _ in told}):
-        statuses = {status: count for (of, status), count in sorted(told.items()) if of == operation}
-        print(f"\n{operation}: {sum(statuses.values())} cases {statuses}", end="")  # noqa: T201
+class Tally:
+    """Counts the answers of a test, and tells how many of each status there were so far."""
+
+    def __init__(self, check: Any, of: str) -> None:
+        self.check, self.of = check, of
+        self.statuses: Counter[int] = Counter()
+
+    def add(self, status: int) -> None:
+        self.statuses[status] += 1
+        told = ", ".join(f"{count} × {status}" for status, count in sorted(self.statuses.items()))
+        self.check.node.user_properties.clear()  # subtle: after the last answer there is no more to be told
+        self.check(8, f"{self.of}: {self.statuses.total():,} cases, all as described: {told}")
+
+
+@pytest.fixture
+def tally(check: Any, request: pytest.FixtureRequest) -> Tally:
+    return Tally(check, request.node.name.partition("[")[2].rstrip("]") or request.node.name)
 
 
 def parsed(content: bytes) -> Any:
@@ -54,27 +67,27 @@ def parsed(content: bytes) -> Any:
     return json.loads(content, parse_constant=pytest.fail)
 
 
-def check(case: schemathesis.Case, url: str) -> None:
-    """No error of the server, no status, content type or form that is not described, nothing wrong taken.
+def validate(case: schemathesis.Case, url: str) -> int:
+    """The status of an answer: no error of the server, no status, content type or form that is not described.
 
     Random names are unknown, so what fits the description may be refused.
     """
     answer = case.call_and_validate(base_url=url, excluded_checks=[positive_data_acceptance], timeout=60)
-    told[case.operation.label, answer.status_code] += 1
     if answer.headers["content-type"] == ["application/json"]:
         parsed(answer.content)
+    return answer.status_code
 
 
 @SCHEMA.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_every_answer_of_a_model_of_names_is_described(case, names):
-    check(case, names)
+def test_every_answer_of_a_model_of_names_is_described(case, names, tally):
+    tally.add(validate(case, names))
 
 
 @SCHEMA.include(path="/v1/text").parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_every_answer_of_a_model_of_text_is_described(case, text):
-    check(case, text)
+def test_every_answer_of_a_model_of_text_is_described(case, text, tally):
+    tally.add(validate(case, text))
 
 
 @settings(max_examples=EXAMPLES)
@@ -94,21 +107,52 @@ def test_what_fits_the_description_and_names_what_is_known_is_answered(names, ca
         case.body["allow"] = None
     answer = case.call_and_validate(base_url=names, timeout=60)
     assert answer.status_code == 200
-    told["POST /v1/predict", 200] += 1
     for mask in parsed(answer.content)["masks"]:
         assert ("why" in mask) == ("certificate" in mask) == case.body.get("explain", False)
 
 
-def test_an_answer_that_is_not_described_is_noticed():
-    """The control: a model that fails."""
+CASE = SCHEMA["/v1/predict"]["POST"].Case(body={"context": ["a"]}, media_type="application/json")
+
+
+def broken(answer: Any) -> str:
+    """The address of a server whose model answers so; only this one query, so that it can warm itself."""
     predictor = Predictor(serving.of_names().model)
-    case = SCHEMA["/v1/predict"]["POST"].Case(body={"context": ["a"]}, media_type="application/json")
-    with live(make_app(predictor)) as url:
-        check(case, url)
-    answer = predictor.answer
-    predictor.answer = lambda queries: 1 / 0 if queries[0].k == 10 and queries[0].ids[0] >= 0 else answer(queries)
-    with live(make_app(predictor)) as url, pytest.raises(schemathesis.errors.FailureGroup, match="Server error"):
-        check(case, url)
+    original = predictor.answer
+    predictor.answer = lambda queries: answer(original(queries)) if queries[0].ids[0] >= 0 else original(queries)
+    return live(make_app(predictor))
+
+
+def not_a_number(answers: Any) -> Any:
+    """The first score of each mask is NaN."""
+    return [
+        [replace(m, predictions=[replace(m.predictions[0], score=math.nan), *m.predictions[1:]]) for m in masks]
+        for masks in answers
+    ]
+
+
+def test_an_answer_that_is_not_described_is_noticed(monkeypatch, check):
+    with broken(lambda answers: answers) as url:
+        assert validate(CASE, url) == 200
+    with broken(lambda _: 1 / 0) as url, pytest.raises(schemathesis.errors.FailureGroup, match="Server error"):
+        validate(CASE, url)
+    check.twin(8, "a model that fails", "a server error")
+
+    def teapot(_: Any) -> Any:
+        raise RefusedError(418, "short and stout")
+
+    with broken(teapot) as url, pytest.raises(schemathesis.errors.FailureGroup, match="Undocumented status code"):
+        validate(CASE, url)
+    check.twin(8, "a model that refuses with 418", "a status that is not described")
+    with broken(not_a_number) as url, pytest.raises(schemathesis.errors.FailureGroup, match="Server error"):
+        validate(CASE, url)
+    check.twin(8, "a model that scores NaN", "a server error, and no NaN in JSON")
+    monkeypatch.setattr(app_module.Json, "render", lambda _, content: json.dumps(content).encode())
+    with broken(not_a_number) as url:
+        with pytest.raises(schemathesis.errors.FailureGroup, match='null is not of type "number"'):
+            validate(CASE, url)
+        with pytest.raises(pytest.fail.Exception, match="NaN"):
+            ask(url, "POST", "/v1/predict", CASE.body)
+    check.twin(8, "a model that scores NaN, and JSON that allows it", "NaN in JSON")
 
 
 NAMES = st.one_of(
