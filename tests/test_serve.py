@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -366,6 +367,22 @@ def test_no_more_of_a_body_is_read_than_is_allowed():
     sent = raw(make_app(serving.of_names(), LIMITED), endless, **{"content-length": "2001"})
     assert (sent[0]["status"], read) == (413, 0)
     assert raw(make_app(serving.of_names(), LIMITED), endless, **{"content-length": "many"})[0]["status"] == 413
+
+
+def test_a_body_in_tiny_parts_takes_no_more_memory_than_in_one():
+    parts = 100_000
+
+    async def receive() -> dict[str, Any]:
+        nonlocal parts
+        parts -= 1
+        return {"type": "http.request", "body": b"%02d" % (parts % 100), "more_body": parts > 0}
+
+    tracemalloc.start()
+    body = asyncio.run(guard._read(receive, 2**20, RefusedError(413, "too large")))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(body) == 200_000
+    assert most < 5 * len(body)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for():
