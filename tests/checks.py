@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def keep(path: Path, found: dict[int, list[tuple[str, dict[str, str]]]]) -> None:
     """A test's figures replace those it told before; those of tests that did not run stay."""
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    fresh = [{"test": test, **figure} for told in found.values() for test, figure in told]
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    fresh = [{"test": test, **figure, "commit": commit} for told in found.values() for test, figure in told]
     ran = {figure["test"] for figure in fresh}
     kept = [figure for figure in kept if figure["test"] not in ran] + fresh
     kept.sort(key=lambda figure: (figure["number"], "broken" in figure, figure["test"]))

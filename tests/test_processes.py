@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from launch import finish, start, start_together
 from safetensors.torch import load_file
+from test_resume import begin_the_batches_again
 
 from superbloom.checkpoints import checkpoints, step_of
 from superbloom.config import ModelConfig, TrainConfig
@@ -139,21 +141,32 @@ def test_sharded_training_holds_a_share_of_the_weights_and_ends_in_the_same(alon
     assert one == pytest.approx(whole / 2, rel=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", [11, 22])
-def test_two_processes_resume_bit_for_bit(ring_corpus, tmp_path, workers, stop):
+def two_resume(corpus: Corpus, tmp_path: Path, workers: int, stop: int, before: Callable[[], None] | None) -> bool:
+    """Do two processes, stopped at a step, end in the weights of two that were not?"""
     ends = []
     for name in ("straight", "broken"):
         folder = tmp_path / name
-        ring_corpus.save(folder / "corpus")
+        corpus.save(folder / "corpus")
         options = (*COMMAND, *SMALL, "--dropout", 0.1, "--workers", workers)
         if name == "broken":
             finish(folder, *start_together(folder, 2, *options, "--steps", stop))
-        finish(folder, *start_together(folder, 2, *options, "--steps", 40, "--resume"))
+        finish(folder, *start_together(folder, 2, *options, "--steps", 40, "--resume", before=before))
         ends.append(load_file(folder / "model" / "model.safetensors"))
-    for key, value in ends[0].items():
-        assert torch.equal(value, ends[1][key]), key
+    return all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [11, 22])
+def test_two_processes_resume_bit_for_bit(ring_corpus, tmp_path, workers, stop, check):
+    assert two_resume(ring_corpus, tmp_path, workers, stop, None)
+    check(13, f"two processes, {workers} workers, stopped at step {stop}: weights bit for bit")
+
+
+@pytest.mark.slow
+def test_two_processes_whose_batches_begin_again_are_noticed(ring_corpus, tmp_path, check):
+    assert not two_resume(ring_corpus, tmp_path, 0, 11, begin_the_batches_again)
+    check.twin(13, "batches begin again after a resume of two processes", "other weights")
 
 
 def test_the_environment_tells_how_many_there_are(monkeypatch):
