@@ -195,11 +195,11 @@ def prepare_sequences(
     json_: Json = False,
 ) -> None:
     """Sequences of names from text files."""
-    from superbloom.folder import check_replaceable
+    from superbloom.folder import only_writer
     from superbloom.prepare.sequences import prepare_sequences as run
 
-    check_replaceable(out, "corpus")
-    _finish_prepare(run(files, sep=sep, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
+    with only_writer(out, "corpus"):
+        _finish_prepare(run(files, sep=sep, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
 
 
 @prepare.command("interactions")
@@ -233,27 +233,27 @@ def prepare_interactions(
     json_: Json = False,
 ) -> None:
     """An interaction log: one row a user, items in the order of events (docs/interactions.md)."""
-    from superbloom.folder import check_replaceable
+    from superbloom.folder import only_writer
     from superbloom.prepare.interactions import prepare_interactions as run
 
-    check_replaceable(out, "corpus")
-    corpus = run(
-        files,
-        user=user,
-        item=item,
-        time=time,
-        min_item_count=min_item_count,
-        min_user_count=min_user_count,
-        max_names=max_names,
-        split=split,
-        drop_repeats=drop_repeats,
-        engine=engine,
-        memory=memory,
-        format=format_,
-        encoding=encoding,
-        scratch=out.resolve().parent,
-    )
-    _finish_prepare(corpus, out, json_)
+    with only_writer(out, "corpus"):
+        corpus = run(
+            files,
+            user=user,
+            item=item,
+            time=time,
+            min_item_count=min_item_count,
+            min_user_count=min_user_count,
+            max_names=max_names,
+            split=split,
+            drop_repeats=drop_repeats,
+            engine=engine,
+            memory=memory,
+            format=format_,
+            encoding=encoding,
+            scratch=out.resolve().parent,
+        )
+        _finish_prepare(corpus, out, json_)
 
 
 @prepare.command("text")

@@ -16,12 +16,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from superbloom import __version__
 from superbloom.errors import InputError
+from superbloom.processes import holds, locked, main_process
 
 MANIFESTS = {"corpus": "corpus.json", "model": "config.json"}
 # What a manifest has to hold beside format, version and checksums, and the files it has to list.
@@ -47,17 +48,37 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator
     An older folder of the same kind is replaced; anything else in its place is left alone and refused.
     """
     path = Path(path).resolve()  # of a link, what it points to is replaced
+    with only_writer(path, kind):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            yield temporary
+            _seal(temporary, kind, content)
+            temporary.chmod(0o755)
+            check_replaceable(path, kind)  # again: something else may have come there meanwhile
+            _swap(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def only_writer(path: str | Path, kind: str) -> Iterator[None]:
+    """Be the only process that makes this folder, from here to the end of the block; InputError if another is at it.
+
+    What takes long begins with it, so that nobody computes for hours what is then refused, or lost to who ends last.
+    """
+    path = Path(path).resolve()  # so that a folder has one lock, whatever link leads to it
     check_replaceable(path, kind)
+    lock = path.with_name(f".{path.name}.lock")
+    if holds(lock) or not main_process():
+        yield
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        yield temporary
-        _seal(temporary, kind, content)
-        temporary.chmod(0o755)
-        check_replaceable(path, kind)  # again: something else may have come there meanwhile
-        _swap(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with locked(lock, f"another process is writing {path}; wait for it, or choose another --out"):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # what is left of it is in nobody's way
+                lock.unlink()
 
 
 def check_replaceable(path: Path, kind: str) -> None:

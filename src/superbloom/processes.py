@@ -72,16 +72,43 @@ def alone_in(run: Path) -> Iterator[None]:
         yield
         return
     run.mkdir(parents=True, exist_ok=True)
-    with (run / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"another process is training in {run}; wait for it, or choose another --out") from None
-        _held[run] = file
+    with locked(run / LOCK, f"another process is training in {run}; wait for it, or choose another --out"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file until the block or the process ends; InputError, saying what is busy, if another one does."""
+    with _lock(path, busy) as file:
+        _held[path] = file
         try:
             yield
         finally:
-            _held.pop(run, None)
+            _held.pop(path, None)
+
+
+def holds(path: Path) -> bool:
+    """Whether this process has that lock already."""
+    return path in _held
+
+
+def _lock(path: Path, busy: str) -> IO[str]:
+    while True:
+        # Not through a link: in a folder that came from elsewhere it may lead anywhere.
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise InputError(busy) from None
+        except OSError:  # a file system without locks: there, nobody can be told
+            return file
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()  # subtle: who held it has just removed it, and another process may hold the next one already
 
 
 def agree(trainer: L.Trainer, *values: int) -> list[int]:

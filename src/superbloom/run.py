@@ -22,7 +22,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import evaluate as measure
 from superbloom.explain import facts_of
-from superbloom.folder import MANIFESTS, check_replaceable, read_folder, read_json, write_atomically
+from superbloom.folder import MANIFESTS, only_writer, read_folder, read_json, write_atomically
 from superbloom.growth import room_for_more
 from superbloom.logs import LOG, PICTURES
 from superbloom.model import Model
@@ -54,30 +54,32 @@ def train(
     out = out.resolve()
     run = out.with_name(out.name + ".run")
     corpus = Corpus.open(corpus_folder)
-    check_replaceable(out, "model")
     base = None if from_model is None else str(from_model.resolve())
     settings: dict[str, Any] = {"preset": preset, "from_model": base}
     settings["model"], settings["train"] = split_options(options)
-    if resume and (run / RUN_FILE).is_file():
-        settings = _resumed(run / RUN_FILE, settings, corpus)
-    if not resume:
-        _check_clearable(run, overwrite)
-    superbloom = Superbloom(settings["preset"], **settings["model"])
-    # How many processes there are is no part of the run.
-    kept = {name: value for name, value in settings["train"].items() if name not in PLACE}
-
-    def write(**more: Any) -> None:
-        write_atomically(run / RUN_FILE, json.dumps(settings | {"train": kept, **more}, indent=2).encode())
-
-    def begin() -> None:
+    with only_writer(out, "model"):
+        if resume and (run / RUN_FILE).is_file():
+            settings = _resumed(run / RUN_FILE, settings, corpus)
         if not resume:
-            _clear(run)
-        write()
+            _check_clearable(run, overwrite)
+        superbloom = Superbloom(settings["preset"], **settings["model"])
+        # How many processes there are is no part of the run.
+        kept = {name: value for name, value in settings["train"].items() if name not in PLACE}
 
-    superbloom.fit(corpus, from_model=settings["from_model"], run=run, resume=resume, begin=begin, **settings["train"])
-    superbloom.save_pretrained(out)
-    if main_process() and not superbloom.training["interrupted"]:
-        write(finished=True)
+        def write(**more: Any) -> None:
+            write_atomically(run / RUN_FILE, json.dumps(settings | {"train": kept, **more}, indent=2).encode())
+
+        def begin() -> None:
+            if not resume:
+                _clear(run)
+            write()
+
+        superbloom.fit(
+            corpus, from_model=settings["from_model"], run=run, resume=resume, begin=begin, **settings["train"]
+        )
+        superbloom.save_pretrained(out)
+        if main_process() and not superbloom.training["interrupted"]:
+            write(finished=True)
     result: dict[str, Any] = {
         "model": str(out),
         "run": str(run),
@@ -118,7 +120,10 @@ def _resumed(path: Path, asked: dict[str, Any], corpus: Corpus) -> dict[str, Any
     from superbloom.checkpoints import differences
 
     stored = {"preset": None, "from_model": None} | read_json(path)
-    if not all(type(stored.get(name)) is dict for name in ("model", "train")):
+    kinds = {"model": dict, "train": dict, "preset": str | None, "from_model": str | None}
+    # subtle: what we wrote is a whole path; another name would be looked for on the hub
+    named = isinstance(stored["from_model"], str) and not Path(stored["from_model"]).is_absolute()
+    if named or not all(isinstance(stored.get(name), kind) for name, kind in kinds.items()):
         raise InputError(f"{path} was not written by superbloom, or is damaged; train without --resume")
     if asked["from_model"] not in (None, stored["from_model"]):
         raise InputError(f"the run began with from_model={stored['from_model']}; leave --from-model out with --resume")
@@ -243,17 +248,18 @@ def _write_table(table: pa.Table, out: Path) -> None:
 
 def extend(model_folder: Path, names_file: Path, out: Path, like_file: Path | None, reserve: float) -> dict[str, Any]:
     """A model folder with more names: those of a text file, one a line; like_file: a name, a tab, known names, …."""
-    check_replaceable(out, "model")
     names = [name for name in open_lines(names_file) if name.strip()]
     like = {}
     if like_file is not None:
         for line in filter(None, open_lines(like_file)):
             name, *others = line.split("\t")
             like[name] = others
-    superbloom = Superbloom.from_pretrained(model_folder)
-    before, known = len(superbloom.model.vocab), sum(name in superbloom.model.vocab for name in dict.fromkeys(names))
-    superbloom.extend(names, like=like, reserve=reserve)
-    superbloom.save_pretrained(out)
+    with only_writer(out, "model"):
+        superbloom = Superbloom.from_pretrained(model_folder)
+        vocab = superbloom.model.vocab
+        before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
+        superbloom.extend(names, like=like, reserve=reserve)
+        superbloom.save_pretrained(out)
     bloom = superbloom.model.bloom
     return {
         "model": str(out),

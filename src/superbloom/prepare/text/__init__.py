@@ -12,17 +12,17 @@ room of the text; memory holds a piece for each process, and the keys of the row
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from superbloom.errors import InputError
-from superbloom.folder import check_replaceable
+from superbloom.folder import only_writer
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import ERRORS, Part, Reading
 from superbloom.prepare.text.rows import assemble, segment_all
@@ -81,16 +81,15 @@ def prepare_text(
             raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
     if errors not in ERRORS:
         raise InputError(f"errors={errors!r} given; {' and '.join(map(repr, ERRORS))} are allowed")
-    check_replaceable(out, "corpus")
     given = [os.fspath(path) for path in paths]
     files = expand(given)
     given_pieces = None if wordpieces is None else read_word_pieces(Path(wordpieces))
     if given_pieces is not None:
         check_size(vocab_size, given_pieces, f"'{wordpieces}'")
     size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
-    out.resolve().parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.resolve().parent))
-    try:
+    beside: dict[str, Any] = {"prefix": f".{out.name}-", "dir": out.resolve().parent, "ignore_cleanup_errors": True}
+    with only_writer(out, "corpus"), tempfile.TemporaryDirectory(**beside) as temporary:
+        folder = Path(temporary)
         with Pool(size) as pool:
             parts = read_files(files, Reading(folder, not cased, errors), pool, notice, watch)
             words = sum(part.words for part in parts)
@@ -115,8 +114,6 @@ def prepare_text(
         source = source if len(source) <= LONGEST_SOURCE else source[:LONGEST_SOURCE] + "…"
         corpus.info = {"source": source, "min_count": min_count, "counted": report.counts}
         corpus.save(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return report
 
 

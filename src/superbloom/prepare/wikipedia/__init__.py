@@ -20,7 +20,7 @@ from pathlib import Path
 
 from superbloom.corpus import check_cuts
 from superbloom.errors import InputError
-from superbloom.folder import check_replaceable, write_atomically
+from superbloom.folder import only_writer, write_atomically
 from superbloom.prepare.wikipedia.dump import PIECE_BYTES, Dump
 from superbloom.prepare.wikipedia.merge import Selection, merge
 from superbloom.prepare.wikipedia.parts import TITLE, Parser, Parsing, Rules, check_length, write_part
@@ -97,33 +97,33 @@ def prepare_wikipedia(
     """
     out = Path(out)
     check_cuts(min_count, max_names)
-    check_replaceable(out, "corpus")
     files = [os.fspath(path) for path in paths]
     size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
     folder = out.with_name(f"{out.name}.parts")
-    start_or_continue(folder, files, drop_disambiguations, notice)
     selection = Selection(open_links, drop_repeats, min_count, max_names)
-    try:
-        report, parts = read_files(files, drop_disambiguations, strict, folder, size, progress)
-        for line in report.damage:
-            notice(line)
-        corpus, counts = merge(folder, parts, selection, memory // 2, size)
-    except InputError:
-        if any(folder.glob("*.npz")):
-            notice(f"what was read is kept in {folder} for the next run")
-        else:
-            remove(folder)
-        raise
-    if not open_links and counts["to missing pages"] > counts["kept"]:
-        notice(f"{counts['to missing pages']:,} links lead to pages that are not in these files; --open keeps them")
-    report.counts |= counts
-    frequency = corpus.vocab.counts
-    report.top_100 = float(frequency[:100].sum() / frequency.sum())
-    report.top_tenth = float(frequency[: -(-len(frequency) // 10)].sum() / frequency.sum())
-    source = ", ".join(Path(path).name for path in files)
-    corpus.info = {"source": source, "min_count": min_count, "counted": report.counts}
-    corpus.save(out)
-    remove(folder)
+    with only_writer(out, "corpus"):
+        start_or_continue(folder, files, drop_disambiguations, notice)
+        try:
+            report, parts = read_files(files, drop_disambiguations, strict, folder, size, progress)
+            for line in report.damage:
+                notice(line)
+            corpus, counts = merge(folder, parts, selection, memory // 2, size)
+        except InputError:
+            if any(folder.glob("*.npz")):
+                notice(f"what was read is kept in {folder} for the next run")
+            else:
+                remove(folder)
+            raise
+        if not open_links and counts["to missing pages"] > counts["kept"]:
+            notice(f"{counts['to missing pages']:,} links lead to pages that are not in these files; --open keeps them")
+        report.counts |= counts
+        frequency = corpus.vocab.counts
+        report.top_100 = float(frequency[:100].sum() / frequency.sum())
+        report.top_tenth = float(frequency[: -(-len(frequency) // 10)].sum() / frequency.sum())
+        source = ", ".join(Path(path).name for path in files)
+        corpus.info = {"source": source, "min_count": min_count, "counted": report.counts}
+        corpus.save(out)
+        remove(folder)
     return report
 
 
