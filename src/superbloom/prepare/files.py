@@ -2,7 +2,7 @@
 
 Plain, gzip, bzip2, xz and zstd files are told apart by their first bytes, never by their name; "-" is
 standard input. A missing, damaged or cut file raises InputError with the file and the place, so the readers
-beside this file only see bytes and lines that are whole.
+beside this file only see bytes and lines that are whole. What they hold on disk meanwhile is an array in a file.
 """
 
 import bz2
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 
 from superbloom.errors import InputError
@@ -41,7 +42,9 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 SALVAGE_BYTES = 2**14
 
 # A longer line is a file without line ends, which would fill the memory before anyone notices.
-MAX_LINE_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
+# A packed file of which so much has come, this many times what was read for it, is a bomb: no log or text is like that.
+BOMB_BYTES, BOMB_RATIO = 16 * 2**20, 250
 
 
 def open_bytes(
@@ -130,6 +133,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, stream: Any, stored: _Stored, name: str, kind: str, salvage: bool) -> None:
         self.stream, self.stored, self.name, self.kind, self.salvage = stream, stored, name, kind, salvage
+        self.given = 0
 
     def readable(self) -> bool:
         return True
@@ -137,7 +141,9 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             if not self.salvage:
-                return self.stream.readinto(buffer)
+                size: int = self.stream.readinto(buffer)
+                self._check_ratio(size)
+                return size
             # A read that comes upon damage loses what it already has: so let it have little.
             data = self.stream.read1(min(len(buffer), SALVAGE_BYTES))
         except DAMAGE as error:
@@ -149,8 +155,31 @@ class _Unpacked(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def _check_ratio(self, size: int) -> None:
+        self.given += size
+        if self.given > max(BOMB_BYTES, BOMB_RATIO * self.stored.taken):
+            raise InputError(
+                f"'{self.name}' ({self.kind}) unpacks to more than {BOMB_RATIO} times its size by byte "
+                f"{self.stored.taken:,}, as no text does; if it is meant to, unpack it yourself"
+            )
+
     def close(self) -> None:
         if not self.closed:
             self.stream.close()
             self.stored.close()
         super().close()
+
+
+def mapped(path: Path, kind: type, size: int) -> np.ndarray:
+    """An array of so many numbers, or 1, in a new file; it stays usable when the file's name is gone.
+
+    subtle: its room is taken at once. Of a file with holes, writing to the map ends the process where the disk is full.
+    """
+    size = max(1, size)
+    with path.open("wb") as file:
+        length = size * np.dtype(kind).itemsize
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, length)
+        else:
+            file.truncate(length)
+    return np.memmap(path, kind, "r+", shape=size)

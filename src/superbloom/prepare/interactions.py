@@ -30,6 +30,7 @@ from superbloom.corpus import SPLITS, Corpus, split_of
 from superbloom.errors import InputError
 from superbloom.prepare.columns import Columns
 from superbloom.prepare.engines import Engine, working
+from superbloom.prepare.files import mapped
 from superbloom.prepare.tables import Log, find_files, log_of_files, log_of_frame
 from superbloom.progress import counting
 from superbloom.vocab import Vocab
@@ -276,10 +277,10 @@ def _assemble(folder: Path, options: Options, counts: dict[str, int], log: Log, 
     lengths = users["count"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     total = int(offsets[-1])
-    ids = _mapped(folder / "ids", np.int32, total)
+    ids = mapped(folder / "ids", np.int32, total)
     times = None
     if options.split == "time":
-        times = _mapped(folder / "times", np.float64 if log.seen.fractions else np.int64, total)
+        times = mapped(folder / "times", np.float64 if log.seen.fractions else np.int64, total)
     filled = 0
     for batch in _batches(folder / "ordered", ["number"] if times is None else ["number", "at"]):
         part = slice(filled, filled := filled + len(batch))
@@ -308,11 +309,6 @@ def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for part in _parts(folder):
         with pq.ParquetFile(part, pre_buffer=False) as file:
             yield from file.iter_batches(2**18, columns=columns, use_threads=False)
-
-
-def _mapped(path: Path, kind: type, size: int) -> np.ndarray:
-    """An array in a file; it stays usable when the file's name is gone."""
-    return np.memmap(path, kind, "w+", shape=size)
 
 
 def _zero_copy(values: np.ndarray) -> pa.Array:
@@ -359,7 +355,7 @@ def _split(
     assert times is not None
     total = len(times)
     ranks = [total * 855 // 1000, total * 9 // 10]  # 5 % of the first 90 %, and 10 %
-    by_time = _mapped(folder / "by-time", times.dtype.type, total)
+    by_time = mapped(folder / "by-time", times.dtype.type, total)
     by_time[:] = times
     by_time.partition(ranks)
     valid_from, test_from = (np.add.reduceat(times < by_time[rank], offsets[:-1], dtype=np.int32) for rank in ranks)

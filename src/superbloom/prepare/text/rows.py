@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from superbloom.corpus import Corpus, split_of
+from superbloom.prepare.files import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.workers import Pool
 from superbloom.text import Segmenter, Words
@@ -87,7 +88,7 @@ def assemble(parts: Sequence[Part], vocab: Vocab, folder: Path) -> tuple[Corpus,
     names = vocab.table["name"].chunk(0)
     ranked, new_id = Vocab.from_arrays(names, frequency, vocab.kinds, vocab.normalisation)
     starts = np.cumsum([0, *sizes])
-    ids = np.memmap(folder / "ids", np.int32, "w+", shape=max(1, int(starts[-1])))
+    ids = mapped(folder / "ids", np.int32, int(starts[-1]))
     row_starts, sentence_starts = [], []
     for start, stop, part in zip(starts, starts[1:], _entries(parts, folder), strict=False):
         ids[start:stop] = new_id[part["entries"]]

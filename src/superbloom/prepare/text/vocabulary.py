@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from superbloom.errors import InputError
 from superbloom.prepare.duck import duckdb_told
+from superbloom.prepare.files import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.text.wordpieces import PIECES, train_word_pieces
 from superbloom.vocab import Kind, Vocab
@@ -96,7 +97,7 @@ class Counts:
     def _numbers(self) -> Iterator[np.ndarray]:
         """For each part, the numbers of its words in the table."""
         starts = np.cumsum([0, *(part.distinct for part in self.parts)])
-        numbers = np.memmap(self.folder / "numbers", np.int32, "w+", shape=max(1, int(starts[-1])))
+        numbers = mapped(self.folder / "numbers", np.int32, int(starts[-1]))
         found = self.database.sql(
             "SELECT part.file_index, part.file_row_number, words.rowid "
             "FROM read_parquet(?, file_row_number = true, hive_partitioning = false) AS part JOIN words USING (name)",

@@ -86,7 +86,7 @@ class Names:
         self.database.execute("CREATE TABLE names AS SELECT DISTINCT name FROM read_parquet(?)", [files])
         self.size = int(self.database.sql("SELECT count(*) FROM names").fetchall()[0][0])
         self.starts = np.cumsum([0, *(int(arrays["names"]) for arrays in self.arrays())])
-        self.numbers = np.memmap(folder / "numbers", np.int32, "w+", shape=max(1, int(self.starts[-1])))
+        self.numbers = mapped(folder / "numbers", np.int32, int(self.starts[-1]))
         found = self.database.sql(
             "SELECT part.file_index, part.file_row_number, names.rowid "
             "FROM read_parquet(?, file_row_number = true) AS part JOIN names USING (name)",
