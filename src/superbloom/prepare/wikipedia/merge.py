@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import pyarrow as pa
 
 from superbloom.corpus import Corpus, check_enough, split_of
 from superbloom.errors import InputError
+from superbloom.prepare.duck import duckdb_told
+from superbloom.prepare.files import mapped
 from superbloom.prepare.wikipedia.parts import ARTICLE, DISAMBIGUATION
 from superbloom.prepare.wikipedia.wikitext import NO_TITLE, OTHER_NAMESPACE, OTHER_WIKI
 from superbloom.vocab import Vocab
@@ -48,8 +51,7 @@ def merge(
 ) -> tuple[Corpus, Counter[str]]:
     """The corpus, whose arrays still lie in the folder, and what was counted on the way."""
     counts: Counter[str] = Counter()
-    names = Names(folder, parts, memory, threads)
-    try:
+    with duckdb_told(), closing(Names(folder, parts, memory, threads)) as names:
         leads_to, new = read_pages(names, counts)
         ends_at = follow_redirects(leads_to, selection.open)
         rows = read_links(names, ends_at, new, selection, counts)
@@ -61,8 +63,6 @@ def merge(
         counts["entities"] = len(vocab)
         counts["rows"] = int(filled.sum())
         keys = names.spell(rows.titles[filled])
-    finally:
-        names.close()
     offsets = np.concatenate([[0], np.cumsum(lengths[filled], dtype=np.int64)])
     values = pa.Array.from_buffers(pa.int32(), offsets[-1], [None, pa.py_buffer(rows.links)])
     columns = {
