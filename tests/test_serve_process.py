@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from superbloom.serve.service import Models
 
 ONE = "ring 1 name 2"
 HOLD, PICKLED = "hold", "pickled.txt"  # files in the folder of a server: while the first is there, it does not answer
+
+
+MANY = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 500  # megabytes of answers, at once
 
 
 def save(folder: Path, seed: int = 0, text: bool = False) -> None:
@@ -330,14 +333,65 @@ def test_a_client_that_does_not_read_its_answer_does_not_keep_it_from_ending(mod
     with serve(tmp_path, model, "--port", 0, "--seconds", 2) as server:
         url = server.ready()
         host, port = url.removeprefix("http://").split(":")
-        body = json.dumps({"queries": [{"context": [ONE], "k": 200}] * 256}).encode()
-        head = b"POST /v1/predict/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         with socket.create_connection((host, int(port))) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            client.sendall(MANY)
             assert client.recv(15) == b"HTTP/1.1 200 OK"
             server.signal(signal.SIGTERM)
             assert server.ended() == 0
+
+
+def sockets(process: Any) -> int:
+    """Open ones of a process, as Linux tells them."""
+    return sum(str(file.readlink()).startswith("socket:") for file in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
+def patient() -> None:
+    """In the process of a server: connections stay as long as their clients want."""
+    _Server._close_silent = lambda _: None  # type: ignore[method-assign]
+
+
+def staying(model: Path, folder: Path, patience: float = 60.0, before: Callable[[], None] | None = None) -> int:
+    """How many of four connections stay open that say nothing, never end their headers, begin a second request and
+    stop, or do not read their answers, while another one asks and asks."""
+    whole, half = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", b"GET /health HTTP/1.1\r\nhost: loc"
+    with serve(folder, model, "--port", 0, "--seconds", 2, before=before) as server, ExitStack() as stack:
+        host, port = server.ready().removeprefix("http://").split(":")
+        busy = stack.enter_context(closing(http.client.HTTPConnection(f"{host}:{port}")))
+        busy.connect()
+        first = busy.sock
+
+        def open_ones() -> int:
+            busy.request("GET", "/health")
+            assert busy.getresponse().read() == b'{"status":"ok"}'
+            assert busy.sock is first
+            return sockets(server.process)
+
+        others = open_ones()
+        for said in (b"", half, whole + half, MANY):
+            client = stack.enter_context(socket.create_connection((host, int(port))))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(said)
+        until(lambda: open_ones() == others + 4)
+        with suppress(AssertionError):
+            until(lambda: open_ones() == others, patience)
+        return open_ones() - others
+
+
+with_files = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux tells which files are open")
+
+
+@with_files
+def test_connections_that_are_silent_are_closed_and_others_are_not(model, tmp_path, check):
+    assert staying(model, tmp_path) == 0
+    check(7, "0 of 4 connections that are silent, in four ways, stay open")
+
+
+@with_files
+def test_connections_that_stay_are_noticed(model, tmp_path, check):
+    left = staying(model, tmp_path, 8.0, before=patient)
+    assert left > 0
+    check.twin(7, "silent connections are not looked for", f"{left} of 4 stay open")
 
 
 def test_a_replaced_folder_is_loaded_on_sighup_and_a_damaged_one_is_not(tmp_path):

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ def serve(
             ws="none",
             timeout_graceful_shutdown=math.ceil(settings.seconds) + 1,  # all is answered by then, if not read
         )
-        server = _Server(config, app.state.models, ready, notice)
+        server = _Server(config, app.state.models, ready, notice, silence=settings.seconds)
         notice(f"loading {folder.resolve().name} …")
         server.run(sockets=[listener])
     if server.failed is not None:
@@ -82,14 +83,24 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that answers what it took before it ends, ends with exit code 0, and loads again on SIGHUP."""
+    """uvicorn that answers what it took before it ends, ends with exit code 0, and loads again on SIGHUP.
+
+    Connections that are silent for `silence` seconds are closed.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, models: Models, ready: Callable[[str], None], notice: Callable[[str], None]
+        self,
+        config: uvicorn.Config,
+        models: Models,
+        ready: Callable[[str], None],
+        notice: Callable[[str], None],
+        silence: float,
     ) -> None:
         super().__init__(config)
+        self._silence = silence
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[Any, tuple[Any, float]] = {}  # connection → last request and bytes to send, since when
         self.failed: Exception | None = None
 
     @contextmanager
@@ -108,6 +119,30 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._models.draining = True  # from now on /ready says so
         super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # once a second
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """End connections that ask nothing, never end their headers, or do not read their answers.
+
+        uvicorn would keep them, with their files and their answers. subtle: a busy connection is between two requests,
+        too, now and then; but then the last one is another.
+        """
+        now, before = time.monotonic(), self._silent
+        self._silent = {}
+        for connection in list(self.server_state.connections):
+            last: Any = connection.cycle  # type: ignore[union-attr]
+            unread = connection.transport.get_write_buffer_size()
+            if last is not None and not last.response_complete and not unread:
+                continue  # it waits for us
+            state = (last, unread)
+            seen, since = before.get(connection, (state, now))
+            self._silent[connection] = state, since if seen == state else now
+            if seen == state and now - since > self._silence:
+                connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
