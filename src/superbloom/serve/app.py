@@ -53,6 +53,7 @@ from superbloom.special import MASK
 
 PAGE = Path(__file__).parent / "page"
 STUCK = 60.0  # seconds after which a batch is not expected to end
+IN_TIME = 0.95  # of the seconds given: what was not done by then is refused, and the refusal comes in time, too
 AT_ONCE = 32  # rows of one request that wait together, so that others get their turn
 LOOKED_UP_AT_ONCE = 64  # names; more are looked up in a thread
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
@@ -278,7 +279,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
 
     def deadline_of(asked: Sequence[PredictRequest | TextRequest], request: Request) -> float:
         began: float = request.scope["began"]  # before its body came
-        return began + min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
+        return began + IN_TIME * min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
 
     @app.post("/v1/predict", response_model=Answer, responses=PROBLEMS, tags=["predict"])
     async def predict(asked: PredictRequest, request: Request) -> Response:
