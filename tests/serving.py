@@ -129,22 +129,30 @@ def mixed(predictor: Predictor, number: int, seed: int = 0) -> list[Query]:
 
 
 def alike(one: Found, other: Found) -> bool:
-    """The same ids with the same scores, up to 1e-5; at the end, of those that tie, another."""
+    """The same ids with the same scores, up to 1e-5 of them; at the end, of those that tie, another."""
     theirs = {prediction.name: prediction.score for prediction in other.predictions}
     least = min(theirs.values(), default=0.0)
     return (
         (one.certified, one.rounds) == (other.certified, other.rounds)
         and len(one.predictions) == len(theirs)
-        and all(abs(theirs.get(p.name, least) - p.score) <= 1e-5 for p in one.predictions)
+        and all(abs(theirs.get(p.name, least) - p.score) <= 1e-5 * max(1.0, abs(p.score)) for p in one.predictions)
     )
 
 
-def changes(predictor: Predictor, queries: list[Query]) -> int:
-    """How many answers are others among 63 neighbours than alone."""
-    changed = 0
+def furthest(one: Found, other: Found) -> float:
+    """The largest difference of the scores of a name that both have."""
+    theirs = {prediction.name: prediction.score for prediction in other.predictions}
+    return max((abs(theirs[p.name] - p.score) for p in one.predictions if p.name in theirs), default=0.0)
+
+
+def changes(predictor: Predictor, queries: list[Query]) -> tuple[int, float]:
+    """How many answers are others among 63 neighbours than alone, and by how much scores differ at most."""
+    changed, most = 0, 0.0
     for start in range(0, len(queries), 64):
         batch = queries[start : start + 64]
         alone = [predictor.answer([query])[0] for query in batch]
         for expected, found in zip(alone, predictor.answer(batch), strict=True):
-            changed += sum(not alike(one, other) for one, other in zip(expected, found, strict=True))
-    return changed
+            for one, other in zip(expected, found, strict=True):
+                changed += not alike(one, other)
+                most = max(most, furthest(one, other))
+    return changed, most
