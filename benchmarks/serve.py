@@ -1,6 +1,7 @@
 """How fast does a server answer over loopback, how much does gathering bring, and what happens when it is too much?
 
     make       a model folder of 5,281,889 names, d=768, α=50, m=2, with random weights
+    queries    queries with the answers each gets alone; the others make them, too
     load       1, 8, 32 and 128 clients, gathered and one by one, fp32, bf16 and int8; every answer checked
     overload   ten times as many arrivals as it can answer
     soak       ten minutes at 80 % of the highest rate: errors and memory
@@ -21,6 +22,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -73,6 +75,11 @@ def make(given: argparse.Namespace, _: dict[str, Any]) -> None:
     store.save(model, given.work / "model", training={}, metrics={})
 
 
+def queries(given: argparse.Namespace, _: dict[str, Any]) -> None:
+    for precision in given.precisions:
+        queries_of(given, precision)
+
+
 def queries_of(given: argparse.Namespace, precision: str) -> Path:
     """Queries with the answers they get alone, by the same head."""
     path = given.work / f"queries-{precision}.json"
@@ -93,20 +100,12 @@ def queries_of(given: argparse.Namespace, precision: str) -> Path:
 
 
 class Server:
-    """A process of `superbloom serve`."""
+    """A process of `superbloom serve`; `before` is Python that it runs first."""
 
-    def __init__(self, given: argparse.Namespace, *options: str) -> None:
+    def __init__(self, model: Path, *options: str, before: str = "") -> None:
         began = time.perf_counter()
-        command = [
-            sys.executable,
-            "-m",
-            "superbloom",
-            "serve",
-            str(given.work / "model"),
-            "--port",
-            "0",
-            "--no-browser",
-        ]
+        program = f"{before}\nfrom superbloom.cli import main\nmain()"
+        command = [sys.executable, "-c", program, "serve", str(model), "--port", "0", "--no-browser"]
         self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         lines = []
@@ -118,11 +117,17 @@ class Server:
         else:
             sys.exit("".join(lines))
         self.seconds_to_ready = time.perf_counter() - began
+        self.reading = threading.Thread(target=self.process.stderr.read)  # a full pipe would stop it
+        self.reading.start()
 
     def clients(self, queries: Path, **options: Any) -> dict[str, Any]:
+        with self.started_clients(queries, **options) as clients:
+            return json.loads(clients.stdout.read())  # type: ignore[union-attr]
+
+    def started_clients(self, queries: Path, **options: Any) -> subprocess.Popen[str]:
         flags = [f"--{name}={value}" if value is not True else f"--{name}" for name, value in options.items()]
         command = [sys.executable, str(HERE / "serve_client.py"), f"--port={self.port}", f"--queries={queries}", *flags]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
@@ -135,12 +140,17 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.reading.join()
+            self.process.stderr.close()  # type: ignore[union-attr]
 
 
 @contextmanager
-def serving(given: argparse.Namespace, *options: str) -> Iterator[Server]:
-    server = Server(given, *options)
+def serving(work: Path, *options: str, before: str = "") -> Iterator[Server]:
+    server = Server(work / "model", *options, before=before)
     try:
         yield server
     finally:
@@ -155,7 +165,7 @@ def load(given: argparse.Namespace, results: dict[str, Any]) -> None:
         queries = queries_of(given, precision)
         ways = {"gathered": (), "one by one": ("--batch", "1")}
         for way, options in ways.items():
-            with serving(given, "--precision", precision, *options) as server:
+            with serving(given.work, "--precision", precision, *options) as server:
                 server.clients(queries, clients=8, seconds=3)  # warm
                 for clients in CLIENTS:
                     found = server.clients(queries, clients=clients, seconds=given.seconds)
@@ -193,7 +203,7 @@ def overload(given: argparse.Namespace, results: dict[str, Any]) -> None:
     queries = queries_of(given, precision)
     cells = results.setdefault("overload", {})
     for times in (1, 3, 10):
-        with serving(given, "--precision", precision) as server:
+        with serving(given.work, "--precision", precision) as server:
             server.clients(queries, clients=8, seconds=3)
             before = server.memory()
             found = server.clients(queries, rate=times * capacity, seconds=given.seconds, health=True)
@@ -207,17 +217,10 @@ def overload(given: argparse.Namespace, results: dict[str, Any]) -> None:
 def soak(given: argparse.Namespace, results: dict[str, Any]) -> None:
     precision, capacity = highest(results)
     queries, memory = queries_of(given, precision), []
-    with serving(given, "--precision", precision) as server:
+    with serving(given.work, "--precision", precision) as server:
         server.clients(queries, clients=8, seconds=3)
-        flags = [f"--rate={0.8 * capacity}", f"--seconds={given.soak}", "--health"]
-        command = [
-            sys.executable,
-            str(HERE / "serve_client.py"),
-            f"--port={server.port}",
-            f"--queries={queries}",
-            *flags,
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as clients:
+        flags = {"rate": 0.8 * capacity, "seconds": given.soak, "health": True}
+        with server.started_clients(queries, **flags) as clients:
             while clients.poll() is None:
                 memory.append(server.memory())
                 time.sleep(2)
@@ -234,18 +237,31 @@ def soak(given: argparse.Namespace, results: dict[str, Any]) -> None:
     keep(RESULTS, results)
 
 
-def names(given: argparse.Namespace, results: dict[str, Any]) -> None:
+def typed(vocab: Any, number: int) -> list[str]:
     """Prefixes as they are typed: the first letters of names, 1 to 8 of them."""
+    draw = random.Random(2)
+    return [vocab.name(draw.randrange(len(vocab)))[: 1 + i % 8] for i in range(number)]
+
+
+def completing(server: Server, prefixes: list[str]) -> list[float]:
+    """Seconds that each completion takes."""
+    took = []
+    for prefix in prefixes:
+        began = time.perf_counter()
+        server.get(f"/v1/names?prefix={urllib.parse.quote(prefix)}")
+        took.append(time.perf_counter() - began)
+    return took
+
+
+def names(given: argparse.Namespace, results: dict[str, Any]) -> None:
     from superbloom.vocab import Vocab
 
-    vocab, draw = Vocab.open(given.work / "model" / "vocab.arrow"), random.Random(2)
-    prefixes = [vocab.name(draw.randrange(len(vocab)))[: 1 + i % 8] for i in range(400)]
-    with serving(given) as server:
+    vocab, draw = Vocab.open(given.work / "model" / "vocab.arrow"), random.Random(3)
+    prefixes = typed(vocab, 400)
+    with serving(given.work) as server:
         took: dict[str, list[float]] = {"names": [], "one letter": [], "name": []}
-        for prefix in prefixes:
-            began = time.perf_counter()
-            server.get(f"/v1/names?prefix={urllib.parse.quote(prefix)}")
-            took["one letter" if len(prefix) == 1 else "names"].append(time.perf_counter() - began)
+        for prefix, seconds in zip(prefixes, completing(server, prefixes), strict=True):
+            took["one letter" if len(prefix) == 1 else "names"].append(seconds)
         for _ in range(100):
             name = urllib.parse.quote(vocab.name(draw.randrange(len(vocab))), safe="")
             began = time.perf_counter()
@@ -263,9 +279,12 @@ def start(given: argparse.Namespace, results: dict[str, Any]) -> None:
     for precision in given.precisions:
         seconds = []
         for _ in range(3):
-            with serving(given, "--precision", precision) as server:
+            with serving(given.work, "--precision", precision) as server:
                 seconds.append(server.seconds_to_ready)
-        with serving(given, "--precision", precision) as one, serving(given, "--precision", precision) as other:
+        with (
+            serving(given.work, "--precision", precision) as one,
+            serving(given.work, "--precision", precision) as other,
+        ):
             memory = {"first": one.memory("Pss"), "second": other.memory("Pss"), "rss": other.memory()}
         found[precision] = {"seconds": seconds, "Pss of two": memory}
         print(precision, found[precision], flush=True)
@@ -322,7 +341,7 @@ def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {part.__name__: part for part in (make, load, overload, soak, names, start, report)}
+    parts = {part.__name__: part for part in (make, queries, load, overload, soak, names, start, report)}
     parser.add_argument("what", nargs="+", choices=parts)
     parser.add_argument("--work", type=Path, default=Path("serve-runs"), help="folder for the model and queries")
     parser.add_argument("--ids", type=int, default=NUM_IDS)

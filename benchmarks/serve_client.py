@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 CLOSE = 1e-4  # scores of the same query, in another batch
+HANGS = 60.0  # seconds after which no answer is expected any more
 
 
 class Connection:
@@ -28,8 +29,13 @@ class Connection:
     async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body; status 0 if there was no answer. A connection that idled too long is made anew."""
         idle = self.reader is not None
-        answer = await self._ask(request)
-        return await self._ask(request) if idle and not answer[0] else answer
+        try:
+            async with asyncio.timeout(HANGS):
+                answer = await self._ask(request)
+                return await self._ask(request) if idle and not answer[0] else answer
+        except TimeoutError:
+            self.close()
+            return 0, {}, b""
 
     async def _ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         try:
@@ -59,7 +65,7 @@ class Tally:
         self.seconds: list[float] = []
         self.refused: list[float] = []
         self.statuses: Counter[int] = Counter()
-        self.wrong = self.no_retry_after = self.late = 0
+        self.wrong = self.no_retry_after = self.late = self.in_time = 0
 
     def add(self, query: dict[str, Any], began: float, status: int, headers: dict[str, str], body: bytes) -> None:
         took = time.perf_counter() - began
@@ -67,6 +73,7 @@ class Tally:
         if status == 200:
             self.seconds.append(took)
             self.wrong += not right(query, json.loads(body))
+            self.in_time += took <= query["seconds"]
         else:
             self.refused.append(took)
             self.no_retry_after += status == 503 and "retry-after" not in headers
@@ -79,6 +86,7 @@ class Tally:
             "p99 refused": quantile(self.refused, 0.99),
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "wrong": self.wrong,
+            "in time": self.in_time,
             "503 without Retry-After": self.no_retry_after,
             "later than its deadline": self.late,
         }
@@ -151,7 +159,7 @@ async def health(port: int, every: float, seconds: list[float]) -> None:
 
 async def run(given: argparse.Namespace) -> dict[str, Any]:
     asked, checks = requests_of(given.queries), []
-    checking = asyncio.create_task(health(given.port, 0.2, checks)) if given.health else None
+    checking = asyncio.create_task(health(given.port, given.every, checks)) if given.health else None
     began = time.perf_counter()
     if given.rate:
         tally = await arriving(given.port, asked, given.rate, given.seconds)
@@ -170,5 +178,6 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--rate", type=float, help="arrivals a second, instead of clients that wait for their answers")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--health", action="store_true", help="ask /health five times a second meanwhile")
+    parser.add_argument("--health", action="store_true", help="ask /health meanwhile")
+    parser.add_argument("--every", type=float, default=0.2, help="seconds between two questions to /health")
     print(json.dumps(asyncio.run(run(parser.parse_args()))))
