@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 
 from superbloom.errors import InputError
 
+MAGIC = b"ARROW1\0\0"
+# Each batch and each column takes some kilobytes, however few bytes it has in the file.
+MAX_BATCHES = 10_000
+MAX_METADATA_BYTES = 2**20
+
 
 def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = ()) -> pa.Table:
     """Memory-map these columns of an Arrow file, every value checked, each column one piece."""
     try:
         with pa.memory_map(str(path)) as source:
-            table = _read_batches(source)
+            _check_messages(source)
+            schema = _stream(source).schema
+            _check_types(path, schema, columns, optional)
+            table = _stream(source, [number for number, name in enumerate(schema.names) if name in columns]).read_all()
         table = table.select([name for name in columns if name in table.column_names])
         table.validate(full=True)  # without it a damaged file ends the process (docs/formats.md)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, struct.error) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is not a sound Arrow file ({reason}); write it again") from None
-    for name, kind in columns.items():
-        if name not in table.column_names and name in optional:
-            continue
-        if name not in table.column_names or table.schema.field(name).type != kind:
-            found = table.schema.field(name).type if name in table.column_names else "missing"
-            raise InputError(f"{path}: column {name!r} is {found!s:.80}; it has to be {kind}")
+        raise InputError(f"{path} is not a sound Arrow file ({reason!r}); write it again") from None
+    for name in table.column_names:
         nulls = sum(
-            chunk.null_count + (chunk.values.null_count if pa.types.is_large_list(kind) else 0)
+            chunk.null_count + (chunk.values.null_count if pa.types.is_large_list(chunk.type) else 0)
             for chunk in table[name].chunks
         )
         if nulls:
@@ -44,16 +50,33 @@ def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Coll
     return table if table.column(0).num_chunks == 1 else table.combine_chunks()
 
 
-def _read_batches(source: pa.NativeFile) -> pa.Table:
-    """The record batches of an Arrow file one after another, in place.
+def _check_types(
+    path: str | Path, schema: pa.Schema, columns: dict[str, pa.DataType], optional: Collection[str]
+) -> None:
+    """Before any value is read, so that only types we use are ever read."""
+    for name, kind in columns.items():
+        if name not in schema.names and name in optional:
+            continue
+        found = schema.field(name).type if name in schema.names else "missing"
+        if found != kind:
+            raise InputError(f"{path}: column {name!r} is {str(found)[:80]!r}; it has to be {kind}")
+
+
+def _stream(source: pa.NativeFile, columns: list[int] | None = None) -> pa.RecordBatchStreamReader:
+    """The record batches of an Arrow file one after another, in place; of these columns only.
 
     subtle: neither compressed batches nor the index at the end are used, since a small hostile file could make
     much memory of them: by a packed run of zeros, or by naming one batch many times.
     """
-    magic = b"ARROW1\0\0"
-    if source.read(len(magic)) != magic:
+    source.seek(len(MAGIC))
+    return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=columns))
+
+
+def _check_messages(source: pa.NativeFile) -> None:
+    """Refuse what is no list of plain record batches, or takes much more memory than it has bytes."""
+    if source.read(len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin with ARROW1")
-    while True:
+    for number in count():
         try:
             message = pa.ipc.read_message(source)
         except EOFError:
@@ -62,8 +85,10 @@ def _read_batches(source: pa.NativeFile) -> pa.Table:
             raise ValueError(f"it holds a message of type {message.type}; only plain record batches are used")
         if message.type == "record batch" and _is_compressed(message.metadata):
             raise ValueError("it holds a compressed batch, which cannot be used in place; only plain ones are used")
-    source.seek(len(magic))
-    return pa.ipc.open_stream(source).read_all()
+        if number > MAX_BATCHES or message.metadata.size > MAX_METADATA_BYTES:
+            raise ValueError(
+                f"it has more than {MAX_BATCHES:,} batches, or one described by more than {MAX_METADATA_BYTES:,} bytes"
+            )
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
