@@ -35,7 +35,10 @@ FILES = {
     "model": ("model.safetensors", "bloom.safetensors", "vocab.arrow", "metrics.json"),
 }
 VERSION = 1
+OPTIONAL = {"corpus": ("targets.arrow",), "model": ("prior.safetensors", "target_bloom.safetensors", "targets.arrow")}
 MAX_MANIFEST_BYTES = 2**20  # parsed JSON takes some thirty times its size
+MAX_VALUES = 300_000  # of a JSON file that may be larger
+HOLLOW = 2**30  # bytes from which on a file that is mostly holes is refused: to read them would take hours
 CARD = "README.md"  # for people to edit, so without a checksum
 
 _T = TypeVar("_T")
@@ -94,8 +97,8 @@ def _check_replaceable(path: Path, kind: str) -> None:
     try:
         manifest = read_json(path / MANIFESTS[kind])
         ours = manifest["format"] == f"superbloom {kind}"  # others have a config.json, too
-        strangers = {file.name for file in path.iterdir()} - {MANIFESTS[kind], CARD, *manifest["files"]}
-    except (OSError, KeyError, TypeError, InputError):
+        strangers = {file.name for file in path.iterdir()} - {MANIFESTS[kind], CARD, *FILES[kind], *OPTIONAL[kind]}
+    except (OSError, KeyError, InputError):
         ours = False
     if not ours:
         raise InputError(f"{path} exists and is not a {kind} folder; move it away or choose another --out")
@@ -153,12 +156,14 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
             else "does not exist"
         )
         raise InputError(f"a {kind} folder holds {manifest.name}; {path} {found}")
+    _check_place(manifest)
     content = read_json(manifest)
     format_, version = content.get("format"), content.get("version")
     if type(format_) is not str or type(version) is not int:
         raise _foreign(manifest)
     if format_ != f"superbloom {kind}" or not 1 <= version <= VERSION:
-        writer = f" of superbloom {content['superbloom']!s:.20}" if "superbloom" in content else ""
+        release = str(content.get("superbloom", ""))[:20]
+        writer = f" of superbloom {release if release.isprintable() else repr(release)}" if release else ""
         raise InputError(
             f"{manifest} has format {format_!r:.40} version {version!r:.40}{writer}; superbloom {__version__} reads "
             f"'superbloom {kind}' up to version {VERSION}: install the release that wrote it, or a later one"
@@ -168,6 +173,9 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
     for name, type_ in (CONTENTS[kind] | {"files": dict}).items():
         if type(content.get(name)) is not type_:
             raise InputError(f"{manifest} has no {name!r} of type {type_.__name__}; write the {kind} again")
+    for name in content["files"]:
+        if name not in FILES[kind] + OPTIONAL[kind]:
+            raise InputError(f"{manifest} lists the file {name!r:.80}; no {kind} has that: write it again")
     for name in FILES[kind]:
         if name not in content["files"]:
             raise InputError(f"{manifest} lists no {name}; the folder is not a whole {kind}: write it again")
@@ -181,10 +189,15 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
 
 def read_json(file: Path, most_bytes: int = MAX_MANIFEST_BYTES) -> dict[str, Any]:
     """The JSON object in a file of moderate size and depth."""
+    if not file.is_file():  # a pipe would never end
+        raise _foreign(file)
     if file.stat().st_size > most_bytes:
         raise InputError(f"{file} has {file.stat().st_size:,} bytes; up to {most_bytes:,} are read: write it again")
+    data = file.read_bytes()
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise InputError(f"{file} holds more than {MAX_VALUES:,} values; it was not written by superbloom")
     try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
+        content: dict[str, Any] = json.loads(data)
         _digest(content)  # what is nested too deeply to be written is not read either
     except (ValueError, RecursionError):
         raise _foreign(file) from None
@@ -198,18 +211,39 @@ def _foreign(manifest: Path) -> InputError:
 
 
 def _check_file(folder: Path, manifest: Path, name: str, entry: Any, verify: bool) -> None:
-    if not name or name != Path(name).name or not name.isprintable():
-        raise InputError(f"{manifest} lists the file {name!r:.80}; only files in the folder itself are allowed")
     size, expected = (entry.get("bytes"), entry.get("sha256")) if type(entry) is dict else (None, None)
     if type(size) is not int or not 0 <= size < 2**63 or type(expected) is not str:
         raise InputError(f"{manifest} gives no size and sha256 of {name!r:.80}; write it again")
     file = folder / name
     if not file.is_file():
         raise InputError(f"{file} is missing; the folder is incomplete: copy it again")
+    _check_place(file)
     if file.stat().st_size != size:
         raise InputError(f"{file} has {file.stat().st_size:,} bytes where {size:,} were written; copy it again")
+    if size > HOLLOW and _is_hollow(file, size):
+        raise InputError(f"{file} has {size:,} bytes, nearly all of them holes; copy it again")
     if verify and sha256(file) != expected:
         raise InputError(f"{file} does not match its checksum: damaged or edited; copy it again")
+
+
+def _check_place(file: Path) -> None:
+    if leads_out(file):
+        raise InputError(f"{file} is a link out of its folder; copy the folder with what it points to (cp -rL)")
+
+
+def leads_out(file: Path) -> bool:
+    """Whether a file of a folder lies elsewhere; a download of the hub links from snapshots/x to blobs."""
+    there, folder = file.resolve().parent, file.parent.resolve()
+    of_hub = folder.parent.name == "snapshots" and there == folder.parent.parent / "blobs"
+    return there != folder and not of_hub
+
+
+def _is_hollow(file: Path, size: int) -> bool:
+    """Whether the disk holds less than a hundredth of a file; where it does not tell, whether the file begins empty."""
+    if blocks := file.stat().st_blocks:
+        return blocks * 512 * 100 < size
+    with file.open("rb") as stream:
+        return stream.read(8) == bytes(8)
 
 
 def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:

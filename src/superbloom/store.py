@@ -24,7 +24,7 @@ from torch import Tensor
 from superbloom.card import card
 from superbloom.config import ModelConfig
 from superbloom.errors import InputError
-from superbloom.folder import CARD, new_folder, read_folder, read_json, settled
+from superbloom.folder import CARD, leads_out, new_folder, read_folder, read_json, settled
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network
 from superbloom.prior import Prior
@@ -32,7 +32,9 @@ from superbloom.vocab import Vocab
 
 # What a folder had that does not say: these choices came later.
 EARLIER = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
-MAX_METRICS_BYTES = 16 * 2**20  # some hundred thousand validations
+MAX_METRICS_BYTES = 16 * 2**20  # some ten thousand validations
+MAX_HEADER_BYTES = 2 * 2**20  # of tensors, a thousand layers; each takes ten times as much memory when it is read
+MAX_CARD_BYTES = 2**20
 
 
 def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
@@ -57,7 +59,11 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
 def _card_of(folder: Path) -> str:
     """The card of the folder that is replaced, if it has one; bytes that are not UTF-8 stay what they are."""
     file = folder / CARD
-    return file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+    if not file.is_file():
+        return ""
+    if leads_out(file) or file.stat().st_size > MAX_CARD_BYTES:
+        raise InputError(f"{file} leads out of its folder, or has more than {MAX_CARD_BYTES:,} bytes; move it away")
+    return file.read_text(encoding="utf-8-sig", errors="surrogateescape")
 
 
 class Stored(NamedTuple):
@@ -196,12 +202,16 @@ def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, nu
 def _tensors(path: Path) -> dict[str, tuple[str, ...]]:
     """Type and shape of every tensor in a file, as text: ("F32", "20", "16")."""
     try:
+        with path.open("rb") as stream:
+            header = int.from_bytes(stream.read(8), "little")
+        if header > MAX_HEADER_BYTES:
+            raise SafetensorError(f"its header has {header:,} bytes; up to {MAX_HEADER_BYTES:,} are read")
         with safe_open(path, framework="pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), *map(str, part.get_shape())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is not a sound safetensors file ({reason}); copy it again") from None
+        raise InputError(f"{path} is not a sound safetensors file ({reason!r}); copy it again") from None
 
 
 def _write(tensors: dict[str, Tensor], path: Path) -> None:
