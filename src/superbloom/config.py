@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from superbloom.errors import InputError
 
+MOST_HASHES, LONGEST_SEGMENT = 256, 100_000  # so that a small model folder cannot take hours to read, or to ask
 SIZES = {"num_ids", "num_target_ids", "buckets"}  # what a corpus decides, or the model that is extended
 
 
@@ -65,6 +66,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         at_least_one = ("num_ids", "num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len")
         faults = [f"{name}={getattr(self, name)}: 1 or more is allowed" for name in at_least_one if self._low(name, 1)]
+        for name, most in (("num_hashes", MOST_HASHES), ("seq_len", LONGEST_SEGMENT)):
+            if not faults and getattr(self, name) > most:
+                faults.append(f"{name}={getattr(self, name)}: up to {most:,} is allowed")
         if not faults and self.dim % self.heads:
             divisors = [h for h in range(1, min(self.dim, 64) + 1) if self.dim % h == 0]
             faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {divisors}")
