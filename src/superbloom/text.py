@@ -11,6 +11,7 @@ looking up numbers.
 from __future__ import annotations
 
 import re
+import secrets
 import string
 from collections import defaultdict
 from functools import lru_cache
@@ -362,6 +363,8 @@ class Table:
     """
 
     def __init__(self, keys: np.ndarray, ids: np.ndarray) -> None:
+        # Drawn anew, so that nobody can choose keys for which every place is taken.
+        self.factor = np.uint64(secrets.randbits(64) | 1)
         bits = max(3, (2 * len(keys)).bit_length())
         self.shift, self.mask = np.uint64(64 - bits), 2**bits - 1
         self.keys = np.full(2**bits, EMPTY, dtype=np.int64)
@@ -387,8 +390,7 @@ class Table:
         return found
 
     def _places(self, keys: np.ndarray) -> np.ndarray:
-        # Multiplied by 2^64 over the golden ratio, neighbours come to lie far apart.
-        return ((keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> self.shift).astype(np.int64)
+        return ((keys.astype(np.uint64) * self.factor) >> self.shift).astype(np.int64)
 
 
 def _split(data: bytes) -> tuple[np.ndarray, pa.Array, np.ndarray]:
