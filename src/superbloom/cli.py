@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect as introspection
 import json
 import os
+import re
+import reprlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +55,7 @@ Precision = Annotated[str, typer.Option(help="How output weights are held: fp32,
 ApiKey = Annotated[
     str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
 ]
+DEEPEST_TREE = 20  # spaces of indentation
 WithPrior = Annotated[bool, typer.Option("--prior/--no-prior", help="Weigh in how frequent names are.")]
 
 
@@ -75,7 +78,7 @@ def main() -> None:
 
 def _fail(message: str) -> None:
     where = "" if main_process() else f" in process {os.getpid()}"
-    typer.echo(f"error{where}: {' '.join(message.splitlines())}", err=True)
+    typer.echo(f"error{where}: {printable(' '.join(message.splitlines()))}", err=True)
     sys.exit(2)
 
 
@@ -727,23 +730,31 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _notice(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo("\n".join(map(printable, line.splitlines())), err=True)
 
 
 def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    text = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)  # some terminals obey these, too
+    typer.echo(text.encode(errors="backslashreplace"))
 
 
 def _print_tree(found: dict[str, Any], indent: str = "") -> None:
+    """Names and values of a manifest, which may be anything that JSON can be."""
     for name, value in found.items():
-        if isinstance(value, dict):
-            typer.echo(f"{indent}{printable(name)}")
+        told = f"{indent}{printable(name)}"
+        if isinstance(value, dict) and len(indent) < DEEPEST_TREE:
+            typer.echo(told)
             _print_tree(value, indent + "  ")
         elif isinstance(value, list):
-            typer.echo(f"{indent}{name}: {', '.join(printable(str(item)) for item in value)}")
+            typer.echo(f"{told}: {', '.join(printable(_short(item)) for item in value)}")
         else:
-            shown = f"{value:,}" if type(value) is int else printable(str(value))
-            typer.echo(f"{indent}{name}: {shown}")
+            shown = f"{value:,}" if type(value) is int else printable(_short(value))
+            typer.echo(f"{told}: {shown}")
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value) if isinstance(value, dict | list) else str(value)
 
 
 def q(path: Path | str) -> str:
