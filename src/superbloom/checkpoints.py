@@ -96,7 +96,8 @@ class AtomicCheckpoints(CheckpointIO):
             raise TypeError("storage_options are not supported")
         run, step = Path(path).parent, checkpoint["global_step"]
         run.mkdir(parents=True, exist_ok=True)
-        temporary = run / ".checkpoint"  # one a run: what a killed process leaves is written over by the next
+        temporary = run / ".checkpoint"  # one a run: what a killed process leaves is replaced by the next
+        temporary.unlink(missing_ok=True)  # in a folder that came from elsewhere it may be a link to anything
         try:
             with temporary.open("wb") as stream:
                 torch.save(checkpoint, stream)

@@ -10,6 +10,7 @@ import io
 import os
 from pathlib import Path
 
+from superbloom.errors import InputError
 from superbloom.folder import write_atomically
 
 LOG, PICTURES = "log.csv", "tensorboard"
@@ -27,6 +28,8 @@ class Log:
         write_atomically(path, _up_to(path.read_text(errors="replace") if path.is_file() else "", step).encode())
         self._file = path.open("a", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
+        if (run / PICTURES).is_symlink():
+            raise InputError(f"{run / PICTURES} is a link; remove it, so that nothing is written elsewhere")
         # TensorBoard hides what earlier files of the folder hold from this step on.
         self._pictures = SummaryWriter(str(run / PICTURES), purge_step=step + 1)
 
