@@ -67,10 +67,20 @@ def read_text(
         return
     layout = layout_of(lines, columns, format_, file)
     source = _utf8(head, stream, encoding, file)
-    if layout is None:
-        yield from _read_lines(source, "\t" if any("\t" in line for line in lines) else None, file)
-    else:
-        yield from _read_table(source, layout, columns, file)
+    try:
+        if layout is None:
+            yield from _read_lines(source, "\t" if any("\t" in line for line in lines) else None, file)
+        else:
+            yield from _read_table(source, layout, columns, file)
+    except _EndlessLineError:
+        taken: int = stream.raw.stored.taken  # type: ignore[attr-defined]
+        raise InputError(
+            f"'{file.name}' has a line or a quoted field longer than {BLOCK_BYTES:,} bytes near byte {taken:,}; mend it"
+        ) from None
+
+
+class _EndlessLineError(Exception):
+    """A line that would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,8 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return
+        if "straddl" in str(error):
+            raise _EndlessLineError from None
         raise _bad_text(file, str(error)) from None
 
 
@@ -218,6 +230,8 @@ def _whole_lines(source: io.BufferedReader) -> Iterator[bytes]:
             rest = tail
         else:
             rest += block
+        if len(rest) > BLOCK_BYTES:
+            raise _EndlessLineError
     if rest:
         yield rest
 
