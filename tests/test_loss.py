@@ -74,6 +74,25 @@ def test_logits_stay_within_the_budget():
         assert budget_mb * 2**20 / 4 < largest.bytes <= budget_mb * 2**20
 
 
+@pytest.mark.parametrize("budget", [5 * 13, 10**6])
+@pytest.mark.parametrize("how", ["autocast", "bfloat16"])
+def test_products_of_fewer_bits_lose_no_more_than_those(how, budget, monkeypatch):
+    """By autocast, or all numbers short: the loss and each gradient are those of float64 to about two digits."""
+    parts, targets, tokens = problem()
+    doubles = [part.detach().double().requires_grad_() for part in parts]
+    expected = torch.autograd.grad(plain_loss(*doubles, targets, tokens), doubles)
+    if how == "bfloat16":
+        parts = [part.detach().bfloat16().requires_grad_() for part in parts]
+    monkeypatch.setattr("superbloom.loss._logits", lambda _: budget)
+    monkeypatch.setattr("superbloom.loss.ROWS", 5)
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        found = full_softmax_loss(*parts, targets, tokens, 256)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(plain_loss(*doubles, targets, tokens).item(), rel=0.01)
+    for ours, theirs in zip(torch.autograd.grad(found, parts), expected, strict=True):
+        assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()
+
+
 def test_large_logits_do_not_overflow():
     parts, targets, tokens = problem()
     with torch.no_grad():
@@ -81,6 +100,21 @@ def test_large_logits_do_not_overflow():
     loss = full_softmax_loss(*parts, targets, tokens, 256)
     assert torch.isfinite(loss)
     assert loss.item() == pytest.approx(plain_loss(*parts, targets, tokens).item(), rel=1e-5)
+
+
+def test_proposals_are_what_they_are_called():
+    counts = np.array([5, 20, 0, 50, 10, 1])
+    rank = np.array([3, 1, 5, 0, 2, 4])
+    zipf = np.log((rank + 2) / (rank + 1)) / np.log(7)
+    powers = (counts + 1) ** 0.75
+    for proposal, expected in (("log-uniform", zipf), ("empirical", powers / powers.sum())):
+        for samples, drawn in ((4, 4), (100, 6)):
+            sampler = Sampler(proposal, counts, samples)
+            assert sampler.samples == drawn
+            assert sampler._log_q.exp().numpy() == pytest.approx(drawn * expected, rel=1e-5)
+            assert sampler._cumulative.numpy() == pytest.approx(np.cumsum(expected))
+            tokens, log_q = sampler.draw(3, torch.device("cpu"))
+            assert torch.equal(log_q, sampler._log_q[tokens])
 
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
