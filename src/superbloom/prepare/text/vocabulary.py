@@ -33,13 +33,10 @@ PAIRS = pa.schema({"first": pa.int32(), "second": pa.int32(), "count": pa.int32(
 def counted(folder: Path, parts: Sequence[Part], memory: int, threads: int) -> Iterator[Counts]:
     """The words of all parts, counted in a database of its own."""
     config: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": threads, "temp_directory": str(folder)}
-    database = duckdb.connect(str(folder / "counts.duckdb"), config=config | {"preserve_insertion_order": False})
-    try:
-        with duckdb_told():
-            database.execute("SET enable_progress_bar = false")
-            yield Counts(database, folder, parts)
-    finally:
-        database.close()
+    config["preserve_insertion_order"] = False
+    with duckdb_told(), duckdb.connect(str(folder / "counts.duckdb"), config=config) as database:
+        database.execute("SET enable_progress_bar = false")
+        yield Counts(database, folder, parts)
 
 
 class Counts:
