@@ -1,13 +1,10 @@
 """A run that was killed, however often, ends as one that never was: same weights, same log, bit for bit."""
 
-import errno
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -445,47 +442,3 @@ def test_sigterm_saves_and_exits_with_0(ring_corpus, tmp_path, processes):
     assert not (tmp_path / "model").exists()
     finish(tmp_path, start(tmp_path, "train", "corpus", "--out", "model", "--resume", "--steps", step + 2, "--json"))
     assert result_of(tmp_path)["steps"] == step + 2
-
-
-# --- disks that fail ----------------------------------------------------------------------------------------------
-
-STRACE = shutil.which("strace")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(STRACE is None, reason="needs strace, which makes system calls fail")
-@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
-@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-def test_a_disk_that_fails_at_any_call_loses_nothing(ring_corpus, tmp_path, call, error):
-    """The n-th call fails, for n = 1, 2, … until a run ends well; each time --resume ends as if nothing had been."""
-    alone, broken = tmp_path / "alone", tmp_path / "broken"
-    for folder in (alone, broken):
-        ring_corpus.save(folder / "corpus")
-    short = [*COMMAND, "--steps", 12]
-    finish(alone, start(alone, *short))
-    checkpoint = broken / "model.run" / ".checkpoint"
-    # Of writes only those of a checkpoint: there are thousands, and the rest of the disk is somebody else's.
-    only = ["-P", checkpoint] if call == "write" else []
-    failures = 0
-    for number in range(1, 100):
-        trace = f"{call}:error={error}:when={number}"
-        command = [STRACE, "-f", "-qq", "-o", "/dev/null", *only, "-e", f"trace={call}", "-e", f"inject={trace}"]
-        command += [sys.executable, "-m", "superbloom", *short]
-        alike = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            list(map(str, command)), cwd=broken, capture_output=True, text=True, env=alike, check=False
-        )
-        if done.returncode == 0:
-            break
-        failures += 1
-        assert done.returncode == 2, done.stderr
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert os.strerror(getattr(errno, error)) in line
-        assert "Traceback" not in done.stderr
-        assert not checkpoint.exists()
-        finish(broken, start(broken, *short, "--resume"))
-        assert_equal(*(load_file(folder / "model" / "model.safetensors") for folder in (alone, broken)))
-        for folder in broken.glob("model*"):
-            shutil.rmtree(folder)
-    sys.stdout.write(f"{failures} failures of {call}\n")
-    assert failures >= 3
