@@ -168,7 +168,11 @@ def is_path(node: ast.AST) -> bool:
 
 
 def told(node: Any, change: Change) -> tuple[str, Change]:
-    return f"{short(node)} → {short(change(node))}", change
+    before, after = short(node), short(change(node))
+    if before == after:  # as far as they are shown
+        kinds = [type(getattr(one, "op", None) or one.ops[0]).__name__ for one in (node, change(node))]
+        return f"{before}: {' → '.join(kinds)}", change
+    return f"{before} → {after}", change
 
 
 def short(node: ast.AST) -> str:

@@ -142,6 +142,41 @@ def test_targets_of_a_second_vocabulary_come_from_the_same_places():
     assert untouched == 6 * 2
 
 
+def test_with_every_all_elements_are_targets_and_none_is_masked():
+    corpus = numbered([2, 30, 5, 12] * 20)
+    batch = stream(corpus, every=True)[3]
+    assert torch.equal(batch.ids, batch.targets)
+    assert batch.places.tolist() == [list(range(batch.ids.shape[1]))] * 6
+    assert batch.total == int((batch.ids >= 0).sum())
+    assert torch.equal(stream(corpus, every=True, rank=1, ranks=2)[3].ids, batch.ids[3:])
+
+
+def test_without_perturbation_all_that_is_chosen_is_masked():
+    corpus = numbered([40] * 400)
+    batch = stream(corpus, batch_size=500, perturb=False)[1]
+    assert (batch.ids.gather(1, batch.places) == Special.MASK).all()
+    assert int((batch.ids == Special.MASK).sum()) == batch.total == 500 * 2
+
+
+def test_each_example_has_random_numbers_of_its_own():
+    """Whichever batch an example is in, and whatever its place there, it is the same; no two are masked alike."""
+    corpus = numbered([20] * 300)
+    one, other = stream(corpus, seq_len=20, batch_size=6), stream(corpus, seq_len=20, batch_size=10)
+    mine = torch.cat([one[step].places for step in range(20)])
+    assert torch.equal(mine, torch.cat([other[step].places for step in range(12)]))
+    assert len({tuple(row) for row in mine.tolist()}) == 120
+    replaced = torch.cat([other[step].ids.gather(1, other[step].places) for step in range(100)]).flatten()
+    drawn = replaced[replaced >= 0]
+    assert len(drawn.unique()) > 0.9 * len(drawn), "what replaces is drawn from all ids"
+    assert drawn.max() > 0.98 * corpus.num_ids
+
+
+def test_a_stream_may_take_every_third_batch():
+    batches = stream(numbered([10] * 50))
+    for step, batch in zip((2, 5, 8), batches.starting_at(2, stride=3), strict=False):
+        assert_same(batch, batches[step])
+
+
 def test_what_cannot_be_batched_is_refused():
     with pytest.raises(InputError, match="none of the corpus's 2 rows is a training row of two or more ids"):
         stream(Corpus.from_sequences([["a"], ["b"]]))

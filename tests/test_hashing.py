@@ -1,9 +1,13 @@
 """Balanced digests without complete collisions, for every size that allows them."""
 
+import hashlib
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom.errors import InputError
@@ -151,6 +155,65 @@ def test_verify_refuses_tables_that_were_edited(table):
     edited[0, 0], edited[1, 1] = edited[1, 1] + 1, edited[0, 0]
     with pytest.raises(InputError, match="contradict"):
         bloom.verify()
+
+
+def test_verify_refuses_any_single_number_that_is_another():
+    bloom = BloomHash.random(12, 2, 3)
+    for name in ("table", "order", "starts"):
+        sound = getattr(bloom, name)
+        for place, other in itertools.product(np.ndindex(sound.shape), (-1, 1, 12, -12)):
+            wrong = sound.clone()
+            wrong[place] += other
+            with pytest.raises(InputError, match="hash tables contradict one another"):
+                replace(bloom, **{name: wrong}).verify()
+    bloom.verify()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"order": torch.zeros(2, 11).int()},
+        {"order": torch.zeros(1, 12).int()},
+        {"starts": torch.zeros(1, 5).long()},
+        {"starts": torch.zeros(2, 1).long()},
+        {"table": torch.zeros(12, 0).int(), "order": torch.zeros(0, 12).int(), "starts": torch.zeros(0, 5).long()},
+        {"table": torch.zeros(0, 2).int(), "order": torch.zeros(2, 0).int(), "starts": torch.zeros(2, 5).long()},
+        {"alpha": 0},
+    ],
+    ids=str,
+)
+def test_verify_refuses_tables_of_other_shapes(parts):
+    with pytest.raises(InputError, match="do not belong together; save the model again"):
+        replace(BloomHash.random(12, 2, 3), **parts).verify()
+
+
+def test_the_checksum_is_that_of_the_digests():
+    tables = [BloomHash.random(100, 2, 5, seed=seed) for seed in (0, 0, 1)]
+    assert tables[0].checksum() == tables[1].checksum() != tables[2].checksum()
+    assert tables[0].checksum() == hashlib.sha256(tables[0].table.numpy().tobytes()).hexdigest()
+
+
+def test_tables_go_to_another_device_whole():
+    bloom = BloomHash.random(12, 2, 3, num_special=7)
+    assert bloom.to("cpu") is bloom
+    moved = bloom.to("meta")
+    assert {part.device.type for part in (moved.table, moved.order, moved.starts)} == {"meta"}
+    assert (moved.alpha, moved.num_special, moved.num_ids, moved.num_buckets) == (3, 7, 12, 4)
+
+
+@settings(max_examples=40)
+@given(sizes())
+def test_spans_are_runs_that_hold_each_bucket(size):
+    bloom = BloomHash.random(*size)
+    flat = bloom.order.flatten()
+    for number, (run, first, end) in enumerate(bloom.spans.tolist()):
+        hash_, bucket = divmod(number, bloom.num_buckets)
+        assert 0 <= run <= len(flat) - bloom.largest_bucket
+        assert 0 <= first <= end <= bloom.largest_bucket
+        assert flat[run + first : run + end].tolist() == bloom.members[hash_][bucket].tolist()
+    assert len(bloom.spans) == bloom.num_hashes * bloom.num_buckets
+    assert bloom.largest_bucket == max(len(part[b]) for part in bloom.members for b in range(bloom.num_buckets))
+    assert torch.equal(bloom.columns, bloom.table.T)
 
 
 @pytest.mark.slow
