@@ -151,6 +151,14 @@ def test_with_every_all_elements_are_targets_and_none_is_masked():
     assert torch.equal(stream(corpus, every=True, rank=1, ranks=2)[3].ids, batch.ids[3:])
 
 
+def test_the_first_id_of_a_corpus_is_an_element_like_any_other():
+    corpus = numbered([4] * 30)
+    assert corpus.rows("train")[0] == 0
+    batches = stream(corpus, every=True)
+    targets = torch.cat([batches[step].targets for step in range(6)])
+    assert set(targets.flatten().tolist()) >= {corpus.vocab.id(f"0:{place}") for place in range(4)}
+
+
 def test_without_perturbation_all_that_is_chosen_is_masked():
     corpus = numbered([40] * 400)
     batch = stream(corpus, batch_size=500, perturb=False)[1]

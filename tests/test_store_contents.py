@@ -17,7 +17,7 @@ from superbloom.config import ModelConfig
 from superbloom.errors import InputError
 from superbloom.model import Model
 from superbloom.prior import Prior
-from superbloom.store import EARLIER, load, save
+from superbloom.store import EARLIER, MAX_CARD_BYTES, load, save
 from superbloom.vocab import Vocab
 
 NAMES = Vocab.from_counts({f"name {i}": 90 - i for i in range(30)})
@@ -106,6 +106,18 @@ def test_what_you_wrote_in_the_card_stays(tmp_path, one):
     save(made(), tmp_path / "model", training=TRAINING, metrics=METRICS)
     assert card.read_bytes().startswith(b"---\nlicense: mine\n---\n")
     assert mine in card.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["too long", "elsewhere"])
+def test_a_card_that_is_not_ours_to_read_is_not_carried_over(tmp_path, one, how):
+    folder = shutil.copytree(one, tmp_path / "model")
+    card, other = folder / "README.md", tmp_path / "secret"
+    other.write_text("secret" * (MAX_CARD_BYTES if how == "too long" else 1))
+    card.unlink()
+    shutil.copy(other, card) if how == "too long" else card.symlink_to(other)
+    with pytest.raises(InputError, match=r"README.md leads out of its folder, or has more than 1,048,576 bytes"):
+        save(made(), folder, training=TRAINING, metrics=METRICS)
+    assert_same(load(folder).model, made())
 
 
 def test_a_folder_from_before_a_choice_is_read_as_it_was_then(tmp_path):
