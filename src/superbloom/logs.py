@@ -23,13 +23,13 @@ class Log:
     def __init__(self, run: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        if (run / PICTURES).is_symlink():
+            raise InputError(f"{run / PICTURES} is a link; remove it, so that nothing is written elsewhere")
         run.mkdir(parents=True, exist_ok=True)
         path = run / LOG
         write_atomically(path, _up_to(path.read_text(errors="replace") if path.is_file() else "", step).encode())
         self._file = path.open("a", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
-        if (run / PICTURES).is_symlink():
-            raise InputError(f"{run / PICTURES} is a link; remove it, so that nothing is written elsewhere")
         # TensorBoard hides what earlier files of the folder hold from this step on.
         self._pictures = SummaryWriter(str(run / PICTURES), purge_step=step + 1)
 
