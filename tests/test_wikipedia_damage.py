@@ -8,6 +8,7 @@ import lzma
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
@@ -658,11 +659,18 @@ def tree(process: int) -> list[int]:
     return [process, *(below for child in children(process) for below in tree(child))]
 
 
-def measured(folder: Path, *arguments: object) -> tuple[Done, int]:
-    """Run the command itself, and see how much memory it takes with all its workers."""
+def measured(
+    folder: Path, *arguments: object, reader: str = "wikipedia", without: str | None = None
+) -> tuple[Done, int]:
+    """Run the command itself, and see how much memory it takes with all its workers.
+
+    without: a statement that takes a limit away first; then the system stops it at 3 GiB.
+    """
+    script = ["-m", "superbloom"] if without is None else ["-c", f"{without}; from superbloom import cli; cli.main()"]
+    bounded = None if without is None else partial(resource.setrlimit, resource.RLIMIT_AS, (3 * GIB, 3 * GIB))
     with (folder / ".out").open("w+") as out, (folder / ".err").open("w+") as err:
-        command = [sys.executable, "-m", "superbloom", "prepare", "wikipedia", *map(str, arguments)]
-        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err)
+        command = [sys.executable, *script, "prepare", reader, *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, preexec_fn=bounded)
         peak, end = 0, time.monotonic() + 300
         while process.poll() is None:
             peak = max(peak, sum(map(pss, tree(process.pid))))
@@ -671,6 +679,16 @@ def measured(folder: Path, *arguments: object) -> tuple[Done, int]:
                 process.kill()
                 raise AssertionError("it hangs")
     return Done(process.returncode, (folder / ".out").read_text(), (folder / ".err").read_text()), peak
+
+
+def unbounded(done: Done, peak: int, told: str) -> list[str]:
+    """What is wrong with how a file without end was stopped: memory, or not one line that says where."""
+    found = [flaw(done)] if flaw(done) else []
+    if peak > GIB:
+        found.append(f"{peak / GIB:.2f} GiB")
+    if not re.search(told, done.err):
+        found.append(f"no file and place: {done.err[-200:]}")
+    return found
 
 
 PACK_BYTES = {"bz2": bz2.compress, "gz": gzip.compress, "xz": lzma.compress, "zst": zstd}
@@ -684,41 +702,51 @@ SOME = b"".join([HEAD, *plain_pages(9)])
     + [pytest.param(kind, fill, marks=pytest.mark.slow) for kind in ("xz", "zst") for fill in (b"\0", b" ")]
     + [pytest.param(kind, "[[é]]".encode(), marks=pytest.mark.slow) for kind in PACK_BYTES],
 )
-def test_packed_page_without_end_takes_little_memory(tmp_path: Path, kind: str, fill: bytes) -> None:
+def test_packed_page_without_end_takes_little_memory(tmp_path: Path, kind: str, fill: bytes, check: Any) -> None:
     pack = PACK_BYTES[kind]
     # 45 MB of zeros are one bzip2 block of some forty bytes; there are 4.5 GB of them here.
     (tmp_path / f"bomb.{kind}").write_bytes(pack(SOME + OPENING) + pack(fill * (45_000_000 // len(fill))) * 100)
     done, peak = measured(tmp_path, f"bomb.{kind}", "--out", "out")
-    assert flaw(done) is None
+    assert unbounded(done, peak, rf"'bomb.{kind}' .*at byte {len(SOME):,} ") == []
     assert done.code == 3
-    assert re.search(rf"'bomb.{kind}' .*at byte {len(SOME):,} ", done.err)
     assert len(rows(tmp_path / "out")) == 9
-    assert peak <= GIB, f"{peak / GIB:.2f} GiB"
+    size = (tmp_path / f"bomb.{kind}").stat().st_size
+    check(18, f"{kind} of {fill!r}, {size / 1e6:.1f} MB for 4.5 GB: {peak / 2**20:.0f} MiB, the pages before it kept")
 
 
-def test_siteinfo_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_page_without_end_is_noticed_where_nothing_stops_it(tmp_path: Path, check: Any) -> None:
+    """The twin: the same measurement without the limit of a page."""
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(SOME + OPENING) + gzip.compress(b" " * 45_000_000) * 100)
+    limit = "from superbloom.prepare.wikipedia import parts; parts.MAX_PAGE_BYTES = 2**60"
+    done, peak = measured(tmp_path, "bomb.gz", "--out", "out", "--workers", 1, without=limit)
+    wrong = unbounded(done, peak, rf"'bomb.gz' .*at byte {len(SOME):,} ")
+    assert wrong
+    check.twin(
+        18, "no limit of a page", f"{peak / 2**20:.0f} MiB where the system stopped it; {len(wrong)} faults told"
+    )
+
+
+def test_siteinfo_without_end_is_refused(tmp_path: Path, check: Any) -> None:
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(HEAD) + gzip.compress(b" " * 2**25) * 60)
     done, peak = measured(tmp_path, "bomb.gz", "--out", "out")
-    assert flaw(done) is None
+    assert unbounded(done, peak, r"'bomb.gz'.* byte [\d,]+") == []
     assert done.code == 2
-    assert re.search(r"'bomb.gz'.* byte [\d,]+", done.err)
     assert not (tmp_path / "out").exists()
-    assert peak <= GIB, f"{peak / GIB:.2f} GiB"
+    check(18, f"a head without end: exit 2, {peak / 2**20:.0f} MiB")
 
 
 @pytest.mark.parametrize("megabytes", [300, pytest.param(1000, marks=pytest.mark.slow)])
-def test_endless_line_of_links_takes_little_memory(tmp_path: Path, megabytes: int) -> None:
+def test_endless_line_of_links_takes_little_memory(tmp_path: Path, megabytes: int, check: Any) -> None:
     with (tmp_path / "dump.xml").open("wb") as file:
         file.write(SOME + OPENING)
         for _ in range(megabytes):
             file.write(b"[[Page 1]]" * 100_000)
         file.write(b"</text></revision></page>" + END)
     done, peak = measured(tmp_path, "dump.xml", "--out", "out")
-    assert flaw(done) is None
+    assert unbounded(done, peak, rf"'dump.xml' .*at byte {len(SOME):,} ") == []
     assert done.code == 3
-    assert re.search(rf"'dump.xml' .*at byte {len(SOME):,} ", done.err)
     assert len(rows(tmp_path / "out")) == 9
-    assert peak <= GIB, f"{peak / GIB:.2f} GiB"
+    check(18, f"a line of {megabytes:,} MB: {peak / 2**20:.0f} MiB, the pages before it kept")
 
 
 @pytest.mark.slow
@@ -758,7 +786,7 @@ LAUGHS = b'<!DOCTYPE mediawiki [<!ENTITY lol "lol">' + b"".join(
 )
 
 
-def test_entities_are_not_expanded(tmp_path: Path) -> None:
+def test_entities_are_not_expanded(tmp_path: Path, check: Any) -> None:
     laughing = page("&lol9;", "[[Page 1]] [[&lol9;]]").replace(b"&amp;", b"&")
     (tmp_path / "before.xml").write_bytes(LAUGHS + b"]>\n" + SOME + laughing + END)
     (tmp_path / "after.xml").write_bytes(SOME + LAUGHS + b"]>\n" + laughing + END)
@@ -770,6 +798,7 @@ def test_entities_are_not_expanded(tmp_path: Path) -> None:
     assert flaw(after) is None
     assert peak <= GIB
     assert set(rows(tmp_path / "after")) <= {*(f"Page {n}" for n in range(9)), "&lol9;"}
+    check(18, f"an entity bomb of 10^9: not expanded, {peak / 2**20:.0f} MiB")
 
 
 POISON = {
@@ -800,7 +829,7 @@ POISON = {
 }
 
 
-def test_poisoned_page_harms_no_other(tmp_path: Path) -> None:
+def test_poisoned_page_harms_no_other(tmp_path: Path, check: Any) -> None:
     pages = plain_pages(9)
     for number, poison in enumerate(POISON.values()):
         (tmp_path / f"{number}.xml").write_bytes(whole([*pages[:5], poison, *pages[5:], poison]))
@@ -814,9 +843,10 @@ def test_poisoned_page_harms_no_other(tmp_path: Path) -> None:
         elif {key: row for key, row in rows(tmp_path / name).items() if key in expected} != expected:
             wrong[poison] = "other pages are lost or changed"
     assert wrong == {}
+    check(18, f"{len(POISON)} poisons (NUL, lone surrogates, bytes that are no UTF-8, …): no other page changed")
 
 
-def test_line_ends_and_encodings_do_not_matter(tmp_path: Path) -> None:
+def test_line_ends_and_encodings_do_not_matter(tmp_path: Path, check: Any) -> None:
     text = whole(varied_pages(150, seed=5)).decode()
     wide = {f"UTF-16-{order}": text.encode(f"utf-16-{order}") for order in ("le", "be")}
     marks = {"le": codecs.BOM_UTF16_LE, "be": codecs.BOM_UTF16_BE}
@@ -841,6 +871,7 @@ def test_line_ends_and_encodings_do_not_matter(tmp_path: Path) -> None:
         out = asked["arguments"][-1]
         assert (out, done.code, done.err) == (out, 0, "")
         assert content(tmp_path / out) == content(tmp_path / "UTF-8 None"), out
+    check(18, f"CRLF, byte order marks and UTF-16, {len(variants)} ways to write a dump: the same corpus")
 
 
 def test_cut_utf16_dump_is_kept_up_to_the_cut(tmp_path: Path) -> None:
