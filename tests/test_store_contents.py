@@ -17,7 +17,7 @@ from superbloom.config import ModelConfig
 from superbloom.errors import InputError
 from superbloom.model import Model
 from superbloom.prior import Prior
-from superbloom.store import EARLIER, MAX_CARD_BYTES, load, save
+from superbloom.store import EARLIER, MAX_CARD_BYTES, _write, load, save
 from superbloom.vocab import Vocab
 
 NAMES = Vocab.from_counts({f"name {i}": 90 - i for i in range(30)})
@@ -304,6 +304,11 @@ def test_parts_of_another_model_are_refused(tmp_path, one, two):
         edit(folder)
         with pytest.raises(InputError, match=re.escape(message)):
             load(folder)
+
+
+def test_a_write_that_fails_is_told(tmp_path):
+    with pytest.raises(OSError, match="model.safetensors cannot be written: "):
+        _write({"a": torch.zeros(3)}, tmp_path / "gone" / "model.safetensors")
 
 
 def test_damage_is_refused_unless_it_is_not_to_be_verified(tmp_path, one):
