@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
+from io import BytesIO
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,7 @@ import launch
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 from conftest import rings
 from launch import OUTPUT, start
 
@@ -38,6 +40,7 @@ from superbloom import Corpus, Superbloom, store
 from superbloom import corpus as corpus_module
 from superbloom import folder as folder_module
 from superbloom import run as run_module
+from superbloom.checkpoints import _write as write_checkpoint
 
 STRACE = shutil.which("strace")
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes system calls fail")
@@ -218,7 +221,7 @@ def judged(
         outcome.problems.append(f"half written: {lost}")
     known = {*everything(template), *(file for file in everything(folder) if file.split("/")[0] in case.finals)}
     beside = [file for file in everything(folder) if file not in known and not re.match(case.keeps, file)]
-    beside += [file for file in everything(folder) if "/." in f"/{file}" and not file.endswith(".run/.lock")]
+    beside += [file for file in everything(folder) if "/." in f"/{file}" and not file.endswith("/.lock")]
     if beside:
         outcome.problems.append(f"left behind: {sorted(set(beside))}")
     if code and case.again:
@@ -488,3 +491,30 @@ def test_an_array_in_a_file_takes_its_room_at_once(tmp_path):
     assert ours.returncode == 1
     assert "No space left on device" in ours.stderr
     assert plain.returncode == -signal.SIGBUS
+
+
+class Failing(BytesIO):
+    """A file whose n-th write fails."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self.left = nth
+
+    def write(self, data) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+def test_a_checkpoint_that_cannot_be_written_says_what_the_disk_said():
+    """Not what torch makes of it: that the file is not as long as it should be."""
+    failed = 0
+    for nth in range(1, 100):
+        file = Failing(nth)
+        with suppress(OSError):
+            write_checkpoint({"weights": torch.zeros(1000), "steps": [1, 2]}, file)
+        failed += file.left <= 0
+        if file.left > 0:
+            break
+    assert failed > 10

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -100,7 +100,7 @@ class AtomicCheckpoints(CheckpointIO):
         temporary.unlink(missing_ok=True)  # in a folder that came from elsewhere it may be a link to anything
         try:
             with temporary.open("wb") as stream:
-                torch.save(checkpoint, stream)
+                _write(checkpoint, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             written = run / f"step-{step:09d}-{sha256(temporary)[:16]}.ckpt"
@@ -118,6 +118,16 @@ class AtomicCheckpoints(CheckpointIO):
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
+
+
+def _write(checkpoint: dict[str, Any], stream: BinaryIO) -> None:
+    """torch.save, whose own complaint about a file that is not whole hides what the disk said before."""
+    try:
+        torch.save(checkpoint, stream)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def _read(path: Path, **options: Any) -> dict[str, Any]:
