@@ -6,6 +6,7 @@ test_store.py damages files from outside, in other processes; here single number
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -303,6 +304,18 @@ def test_parts_of_another_model_are_refused(tmp_path, one, two):
         shutil.copy(two / others[file], folder / file)
         edit(folder)
         with pytest.raises(InputError, match=re.escape(message)):
+            load(folder)
+
+
+def test_a_header_of_tensors_may_have_two_megabytes(tmp_path, one):
+    folder = shutil.copytree(one, tmp_path / "model")
+    data = (folder / "bloom.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    for longer, message in ((2 * 2**20, None), (2 * 2**20 + 8, "its header has 2,097,160 bytes; up to 2,097,152 are")):
+        header = data[8 : 8 + size].ljust(longer)
+        (folder / "bloom.safetensors").write_bytes(longer.to_bytes(8, "little") + header + data[8 + size :])
+        edit(folder)
+        with pytest.raises(InputError, match=message) if message else nullcontext():
             load(folder)
 
 
