@@ -129,7 +129,7 @@ def test_sizes_that_cannot_work_are_refused_with_what_would(arguments, message):
         BloomHash.random(*arguments)
 
 
-@pytest.mark.parametrize("ids", [[10], [-5]])
+@pytest.mark.parametrize("ids", [[10], [-5], [0, 10], [-5, 0]])
 def test_ids_outside_are_refused(ids):
     with pytest.raises(InputError, match="-4 to 9 are allowed"):
         BloomHash.random(10, 2, 2).digest(ids)
