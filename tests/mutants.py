@@ -191,12 +191,12 @@ class Watch:
         self.durations, self.took, self.failed = durations, dict[str, float](), list[str]()
 
     def pytest_sessionstart(self) -> None:
-        from hypothesis import Phase, settings
+        from hypothesis import HealthCheck, Phase, settings
 
         # No failure has to be made small, and the same mutant meets the same cases.
-        settings.register_profile(
-            "mutants", settings(), phases=[Phase.explicit, Phase.generate], derandomize=True, database=None
-        )
+        options: dict[str, Any] = {"phases": [Phase.explicit, Phase.generate], "derandomize": True, "database": None}
+        # Nor does a slow machine count as a failure.
+        settings.register_profile("mutants", settings(), suppress_health_check=list(HealthCheck), **options)
         settings.load_profile("mutants")
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
