@@ -317,13 +317,23 @@ def test_replaced_bytes_are_left_out(tmp_path, mini):
     assert spelled(corpus)["1"] == ["c", "##a", "##f", "the", "jazz"]
 
 
-def test_a_line_without_end_is_refused(tmp_path, mini, monkeypatch):
+def test_a_word_without_end_is_refused(tmp_path, mini, monkeypatch):
     monkeypatch.setattr(documents, "PIECE_BYTES", 64)
     monkeypatch.setattr(documents, "HEAD_BYTES", 64)
     monkeypatch.setattr(documents, "MAX_LINE_BYTES", 200)
-    (tmp_path / "a.txt").write_bytes(b"short\n" + b"x " * 1000)
-    with pytest.raises(InputError, match="line 2 of '.*a.txt' is longer than 200 bytes; give text with line ends"):
+    (tmp_path / "a.txt").write_bytes(b"short\n" + b"x" * 1000)
+    with pytest.raises(InputError, match="line 2 of '.*a.txt' has 200 bytes without a space; give text"):
         prepare_text([tmp_path / "a.txt"], tmp_path / "corpus", wordpieces=mini)
+
+
+def test_a_text_of_one_line_is_one_document(tmp_path, mini, monkeypatch):
+    """As text8 is."""
+    monkeypatch.setattr(documents, "PIECE_BYTES", 64)
+    monkeypatch.setattr(documents, "HEAD_BYTES", 64)
+    monkeypatch.setattr(documents, "MAX_LINE_BYTES", 200)
+    (tmp_path / "a.txt").write_bytes(b"the jazz " * 300)
+    (words,) = spelled(prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini)).values()
+    assert " ".join(words).split() == ["the", "jazz"] * 300
 
 
 @given(st.text("ab \n\r<doc></", max_size=80), st.integers(1, 30))

@@ -119,6 +119,8 @@ def _cut(data: bytes, form: Form) -> tuple[int, bool]:
         end = data.rfind(b"\n<doc ") + 1
     else:
         end = max((data.rfind(gap) + len(gap) for gap in (b"\n\n", b"\n\r\n") if gap in data), default=0)
+    if not end and len(data) > MAX_LINE_BYTES and b"\n" not in data:  # text8 and its like are one line
+        return data.rfind(b" ") + 1, True
     return (end, False) if end else (data.rfind(b"\n") + 1, b"\n" in data)
 
 
@@ -129,7 +131,9 @@ def _check_size(rest: bytes, form: Form, path: str, line: int) -> None:
         except InputError as error:
             raise InputError(f"'{path}' at line {line:,}: {error}") from None
     elif len(rest) > MAX_LINE_BYTES:
-        raise InputError(f"line {line:,} of '{path}' is longer than {MAX_LINE_BYTES:,} bytes; give text with line ends")
+        raise InputError(
+            f"line {line:,} of '{path}' has {MAX_LINE_BYTES:,} bytes without a space; give a text of words"
+        )
 
 
 def starts(piece: Piece) -> Starts:
