@@ -6,7 +6,7 @@
 Each surroundings is a process of its own that prepares the built-in links in four ways, makes hash functions and
 batches, trains, and asks one and the same model; compared is the sha256 of what came out, and, where that differs, by
 how much. Older processors are this one told to do without its newer instructions. Another Python is one that has
-another torch. Results: benchmarks/results/determinism.json.
+another torch. What is in --work is not measured again. Results: benchmarks/results/determinism.json.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import html
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,7 @@ def measure(given: argparse.Namespace) -> None:
     for number, (name, environment, python) in enumerate(ways):
         folder = given.work / str(number)
         if not (folder / "found.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut off
             source = {"PYTHONPATH": str(HERE.parent / "src"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
             command = [python, __file__, "one", "--work", str(folder), "--model", str(given.work / "model")]
             subprocess.run(command, check=True, env=os.environ | source | environment)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def keep(path: Path, found: dict[int, list[tuple[str, dict[str, str]]]]) -> None:
     """A test's figures replace those it told before; those of tests that did not run stay."""
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    fresh = [{"test": test, **figure, "commit": commit} for told in found.values() for test, figure in told]
+    sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+    from record import surroundings
+
+    here = surroundings()
+    where = {name: here[name] for name in ("commit", "hardware", "python")} | {"torch": here["versions"]["torch"]}
+    fresh = [{"test": test, **figure, **where} for told in found.values() for test, figure in told]
     ran = {figure["test"] for figure in fresh}
     kept = [figure for figure in kept if figure["test"] not in ran] + fresh
     kept.sort(key=lambda figure: (figure["number"], "broken" in figure, figure["test"]))

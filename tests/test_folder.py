@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,16 @@ from superbloom import store
 from superbloom.api import Superbloom
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.folder import MAX_MANIFEST_BYTES, check_replaceable, new_folder, read_folder, write_atomically
+from superbloom.folder import (
+    MAX_MANIFEST_BYTES,
+    check_replaceable,
+    leads_out,
+    new_folder,
+    only_writer,
+    read_folder,
+    write_atomically,
+)
+from superbloom.processes import locked
 
 OLD = Corpus.from_sequences([["Oslo", "Bergen"], ["Oslo", "Narvik"]] * 50)
 NEW = Corpus.from_sequences([["Aarhus", "Odense"], ["Aarhus", "Ribe"]] * 80)
@@ -497,3 +507,45 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_atomically(file, b"newer")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("state", b"new")]
+
+
+def test_what_fails_leaves_no_empty_folders(tmp_path):
+    with pytest.raises(KeyError), only_writer(tmp_path / "a" / "b" / "corpus", "corpus"):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_task_of_a_job_makes_the_folders_above_its_own(tmp_path, monkeypatch):
+    """Of a corpus each task prepares for itself; a lock is the first one's alone."""
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    Corpus.from_sequences([["a", "b"]] * 9).save(tmp_path / "new" / "corpus")
+    assert len(Corpus.open(tmp_path / "new" / "corpus")) == 9
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
+def test_a_lock_left_by_another_user_is_free():
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o777)
+        lock = Path(shared) / ".model.lock"
+        lock.touch(0o644)
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(65534)
+                with locked(lock, "busy"):
+                    os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_download_of_several_models_links_to_its_blobs(tmp_path):
+    model, blobs = tmp_path / "snapshots" / "rev" / "small", tmp_path / "blobs"
+    for folder in (model, blobs, tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+        (folder / "1").touch()
+    (model / "config.json").symlink_to("../../../blobs/1")
+    (model / "vocab.arrow").symlink_to("../../../elsewhere/1")
+    assert not leads_out(model / "config.json")
+    assert leads_out(model / "vocab.arrow")

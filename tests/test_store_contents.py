@@ -332,3 +332,13 @@ def test_damage_is_refused_unless_it_is_not_to_be_verified(tmp_path, one):
     with pytest.raises(InputError, match="model.safetensors"):
         load(folder)
     assert load(folder, verify=False).model.config.dim == 8
+
+
+def test_a_history_too_long_to_be_read_is_thinned(tmp_path):
+    history = [
+        {"step": step, "recall_at_10": 0.5, "loss": 1.0, "seconds": 2.0, "a": 1, "b": 2} for step in range(60_001)
+    ]
+    save(made(), tmp_path / "model", training=TRAINING, metrics=METRICS | {"history": history})
+    kept = load(tmp_path / "model").metrics["history"]
+    assert 5000 < len(kept) <= 10_000
+    assert kept[-1] == history[-1]

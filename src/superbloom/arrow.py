@@ -59,7 +59,7 @@ def _check_types(
             continue
         found = schema.field(name).type if name in schema.names else "missing"
         if found != kind:
-            raise InputError(f"{path}: column {name!r} is {str(found)[:80]!r}; it has to be {kind}")
+            raise InputError(f"{path}: column {name!r} is {repr(str(found)[:80])[1:-1]}; it has to be {kind}")
 
 
 def _stream(source: pa.NativeFile, columns: list[int] | None = None) -> pa.RecordBatchStreamReader:

@@ -730,7 +730,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _notice(line: str) -> None:
-    typer.echo("\n".join(map(printable, line.splitlines())), err=True)
+    typer.echo("\n".join(map(printable, line.split("\n"))), err=True)
 
 
 def _print_json(document: Any) -> None:

@@ -69,19 +69,25 @@ def only_writer(path: str | Path, kind: str) -> Iterator[None]:
 
     What takes long begins with it, so that nobody computes for hours what is then refused, or lost to who ends last.
     """
+    check_replaceable(Path(path), kind)
     path = Path(path).resolve()  # so that a folder has one lock, whatever link leads to it
-    check_replaceable(path, kind)
     lock = path.with_name(f".{path.name}.lock")
+    made = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
     if holds(lock) or not main_process():
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(lock, f"another process is writing {path}; wait for it, or choose another --out"):
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # what is left of it is in nobody's way
-                lock.unlink()
+    try:
+        with locked(lock, f"another process is writing {path}; wait for it, or choose another --out"):
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # what is left of it is in nobody's way
+                    lock.unlink()
+    finally:
+        with suppress(OSError):  # only those stay that something was written into
+            for folder in made:
+                folder.rmdir()
 
 
 def check_replaceable(path: Path, kind: str) -> None:
@@ -195,7 +201,7 @@ def read_json(file: Path, most_bytes: int = MAX_MANIFEST_BYTES) -> dict[str, Any
         raise InputError(f"{file} has {file.stat().st_size:,} bytes; up to {most_bytes:,} are read: write it again")
     data = file.read_bytes()
     if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise InputError(f"{file} holds more than {MAX_VALUES:,} values; it was not written by superbloom")
+        raise InputError(f"{file} holds more than {MAX_VALUES:,} values, the most that are read; write it again")
     try:
         content: dict[str, Any] = json.loads(data)
         _digest(content)  # what is nested too deeply to be written is not read either
@@ -232,18 +238,19 @@ def _check_place(file: Path) -> None:
 
 
 def leads_out(file: Path) -> bool:
-    """Whether a file of a folder lies elsewhere; a download of the hub links from snapshots/x to blobs."""
+    """Whether a file of a folder lies elsewhere; a download of the hub links from snapshots/x, and below, to blobs."""
     there, folder = file.resolve().parent, file.parent.resolve()
-    of_hub = folder.parent.name == "snapshots" and there == folder.parent.parent / "blobs"
-    return there != folder and not of_hub
+    blobs = [at.parent.parent / "blobs" for at in (folder, *folder.parents) if at.parent.name == "snapshots"]
+    return there != folder and there not in blobs
 
 
 def _is_hollow(file: Path, size: int) -> bool:
     """Whether the disk holds less than a hundredth of a file; where it does not tell, whether the file begins empty."""
-    if blocks := file.stat().st_blocks:
-        return blocks * 512 * 100 < size
     with file.open("rb") as stream:
-        return stream.read(8) == bytes(8)
+        if not (blocks := file.stat().st_blocks):
+            return stream.read(8) == bytes(8)
+        # subtle: ZFS tells the blocks of a new file late, but where its holes are at once.
+        return blocks * 512 * 100 < size and os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < size
 
 
 def _seal(folder: Path, kind: str, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
     return {"devices": here, "num_nodes": nodes, "strategy": chosen, "plugins": plugins}
 
 
+MOST_TRIES = 100  # to get a lock file that is not being removed
+
 _held: dict[Path, IO[str]] = {}  # locks of this process
 
 
@@ -93,9 +95,8 @@ def holds(path: Path) -> bool:
 
 
 def _lock(path: Path, busy: str) -> IO[str]:
-    while True:
-        # Not through a link: in a folder that came from elsewhere it may lead anywhere.
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "w")
+    for _ in range(MOST_TRIES):
+        file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,12 +104,22 @@ def _lock(path: Path, busy: str) -> IO[str]:
             raise InputError(busy) from None
         except OSError:  # a file system without locks: there, nobody can be told
             return file
-        try:
+        with suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
-        except FileNotFoundError:
-            pass
         file.close()  # subtle: who held it has just removed it, and another process may hold the next one already
+    raise InputError(busy)
+
+
+def _open(path: Path) -> IO[str]:
+    """A lock file; not through a link, as in a folder that came from elsewhere it may lead anywhere."""
+    try:
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except PermissionError:  # left by another user's process that was killed; to lock it, reading is enough
+        if not path.exists():
+            raise
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    return os.fdopen(number)
 
 
 def agree(trainer: L.Trainer, *values: int) -> list[int]:

@@ -32,7 +32,8 @@ from superbloom.vocab import Vocab
 
 # What a folder had that does not say: these choices came later.
 EARLIER = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
-MAX_METRICS_BYTES = 16 * 2**20  # some ten thousand validations
+MAX_METRICS_BYTES = 16 * 2**20
+MAX_HISTORY = 10_000  # validations that are kept
 MAX_HEADER_BYTES = 2 * 2**20  # of tensors, a thousand layers; each takes ten times as much memory when it is read
 MAX_CARD_BYTES = 2**20
 
@@ -50,10 +51,17 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
             model.target_vocab.write(temporary / "targets.arrow")
         if model.prior is not None:
             _write(_prior_tensors(model.prior), temporary / "prior.safetensors")
-        (temporary / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        (temporary / "metrics.json").write_text(json.dumps(_thinned(metrics), indent=2) + "\n")
         name = Path(folder).resolve().name
         text = card(model, training, metrics, name=name, before=_card_of(Path(folder)))
         (temporary / CARD).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _thinned(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Of a long history every so many-th validation, and the last."""
+    history = metrics.get("history", [])
+    stride = -(-len(history) // MAX_HISTORY)
+    return metrics if stride <= 1 else metrics | {"history": history[::-stride][::-1]}
 
 
 def _card_of(folder: Path) -> str:

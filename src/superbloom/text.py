@@ -390,7 +390,10 @@ class Table:
         return found
 
     def _places(self, keys: np.ndarray) -> np.ndarray:
-        return ((keys.astype(np.uint64) * self.factor) >> self.shift).astype(np.int64)
+        # Twice: one product with a factor near a simple fraction would put neighbouring keys side by side.
+        product = keys.astype(np.uint64) * self.factor
+        product ^= product >> np.uint64(32)
+        return ((product * self.factor) >> self.shift).astype(np.int64)
 
 
 def _split(data: bytes) -> tuple[np.ndarray, pa.Array, np.ndarray]:
