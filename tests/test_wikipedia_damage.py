@@ -660,14 +660,14 @@ def tree(process: int) -> list[int]:
 
 
 def measured(
-    folder: Path, *arguments: object, reader: str = "wikipedia", without: str | None = None
+    folder: Path, *arguments: object, reader: str = "wikipedia", without: str | None = None, most: int = 3 * GIB
 ) -> tuple[Done, int]:
     """Run the command itself, and see how much memory it takes with all its workers.
 
-    without: a statement that takes a limit away first; then the system stops it at 3 GiB.
+    without: a statement that changes a limit first; then the system stops it when it has asked for so much.
     """
     script = ["-m", "superbloom"] if without is None else ["-c", f"{without}; from superbloom import cli; cli.main()"]
-    bounded = None if without is None else partial(resource.setrlimit, resource.RLIMIT_AS, (3 * GIB, 3 * GIB))
+    bounded = None if without is None else partial(resource.setrlimit, resource.RLIMIT_AS, (most, most))
     with (folder / ".out").open("w+") as out, (folder / ".err").open("w+") as err:
         command = [sys.executable, *script, "prepare", reader, *map(str, arguments)]
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, preexec_fn=bounded)
@@ -681,10 +681,10 @@ def measured(
     return Done(process.returncode, (folder / ".out").read_text(), (folder / ".err").read_text()), peak
 
 
-def unbounded(done: Done, peak: int, told: str) -> list[str]:
+def unbounded(done: Done, peak: int, told: str, allowed: int = GIB) -> list[str]:
     """What is wrong with how a file without end was stopped: memory, or not one line that says where."""
     found = [flaw(done)] if flaw(done) else []
-    if peak > GIB:
+    if peak > allowed:
         found.append(f"{peak / GIB:.2f} GiB")
     if not re.search(told, done.err):
         found.append(f"no file and place: {done.err[-200:]}")
@@ -715,15 +715,17 @@ def test_packed_page_without_end_takes_little_memory(tmp_path: Path, kind: str, 
 
 
 def test_a_page_without_end_is_noticed_where_nothing_stops_it(tmp_path: Path, check: Any) -> None:
-    """The twin: the same measurement without the limit of a page."""
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(SOME + OPENING) + gzip.compress(b" " * 45_000_000) * 100)
-    limit = "from superbloom.prepare.wikipedia import parts; parts.MAX_PAGE_BYTES = 2**60"
-    done, peak = measured(tmp_path, "bomb.gz", "--out", "out", "--workers", 1, without=limit)
-    wrong = unbounded(done, peak, rf"'bomb.gz' .*at byte {len(SOME):,} ")
-    assert wrong
-    check.twin(
-        18, "no limit of a page", f"{peak / 2**20:.0f} MiB where the system stopped it; {len(wrong)} faults told"
-    )
+    """The twin: the same measurement of half a gigabyte without the limit of a page, and a control with it."""
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(SOME + OPENING) + gzip.compress(b" " * 45_000_000) * 12)
+    allowed, place = 400 * 2**20, rf"'bomb.gz' .*at byte {len(SOME):,} "
+    limit = "from superbloom.prepare.wikipedia import parts; parts.MAX_PAGE_BYTES = "
+    run_with = partial(measured, tmp_path, "bomb.gz", "--workers", 1, most=2 * GIB)
+    done, stopped = run_with("--out", "control", without=limit + "32 * 2**20")
+    assert unbounded(done, stopped, place, allowed) == []
+    done, peak = run_with("--out", "twin", without=limit + "2**60")
+    assert f"{peak / GIB:.2f} GiB" in unbounded(done, peak, place, allowed)
+    noticed = f"540 MB of one page take {peak / 2**20:.0f} MiB, with it {stopped / 2**20:.0f}"
+    check.twin(18, "no limit of a page", noticed)
 
 
 def test_siteinfo_without_end_is_refused(tmp_path: Path, check: Any) -> None:
