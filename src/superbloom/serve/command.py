@@ -14,13 +14,15 @@ import socket
 import sys
 import time
 import webbrowser
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from superbloom import store
 from superbloom.errors import InputError
@@ -31,6 +33,7 @@ from superbloom.serve.service import Models, Served
 from superbloom.serve.settings import Settings
 
 BACKLOG = 2048  # connections that may wait to be accepted
+SLOW = 60.0  # seconds, at least, for clients that still send something, or have an answer to read
 log = logging.getLogger("superbloom.serve")
 
 
@@ -68,6 +71,7 @@ def serve(
 
         config = uvicorn.Config(
             app,
+            http=_Connection,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -82,10 +86,20 @@ def serve(
         raise server.failed
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection of uvicorn that counts what came."""
+
+    arrived = 0  # bytes
+
+    def data_received(self, data: bytes) -> None:
+        self.arrived += len(data)
+        super().data_received(data)
+
+
 class _Server(uvicorn.Server):
     """uvicorn that answers what it took before it ends, ends with exit code 0, and loads again on SIGHUP.
 
-    Connections that are silent for `silence` seconds are closed.
+    Connections that are silent for `silence` seconds are closed; where something still moves, later.
     """
 
     def __init__(
@@ -100,7 +114,7 @@ class _Server(uvicorn.Server):
         self._silence = silence
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: dict[Any, tuple[Any, float]] = {}  # connection → last request and bytes to send, since when
+        self._still: dict[Any, _Still] = {}
         self.failed: Exception | None = None
 
     @contextmanager
@@ -128,20 +142,26 @@ class _Server(uvicorn.Server):
     def _close_silent(self) -> None:
         """End connections that ask nothing, never end their headers, or do not read their answers.
 
-        uvicorn would keep them, with their files and their answers. subtle: a busy connection is between two requests,
-        too, now and then; but then the last one is another.
+        uvicorn would keep them, with their files and their answers. Who still sends something may have been refused,
+        and not know yet; who has an answer to read may be slow at it: both get more time. subtle: a busy connection is
+        between two requests, too, now and then; but then the last one is another.
         """
-        now, before = time.monotonic(), self._silent
-        self._silent = {}
+        now, slow, before = time.monotonic(), max(SLOW, self._silence), self._still
+        self._still = {}
         for connection in list(self.server_state.connections):
-            last: Any = connection.cycle  # type: ignore[union-attr]
-            unread = connection.transport.get_write_buffer_size()
-            if last is not None and not last.response_complete and not unread:
+            assert isinstance(connection, _Connection)
+            last, unsent = connection.cycle, connection.transport.get_write_buffer_size()
+            if last is not None and not last.response_complete and not unsent:
                 continue  # it waits for us
-            state = (last, unread)
-            seen, since = before.get(connection, (state, now))
-            self._silent[connection] = state, since if seen == state else now
-            if seen == state and now - since > self._silence:
+            unsent += _unacknowledged(connection.transport)
+            answers = last, unsent
+            still = before.get(connection, _Still(answers, now, connection.arrived, now))
+            if still.answers != answers:
+                still = _Still(answers, now, connection.arrived, now)
+            elif still.arrived != connection.arrived:
+                still = still._replace(arrived=connection.arrived, silent=now)
+            self._still[connection] = still
+            if now - still.since > slow or (not unsent and now - still.silent > self._silence):
                 connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -170,6 +190,33 @@ class _Server(uvicorn.Server):
             self._notice(f"the model was not reloaded, the old one stays: {error}")
         else:
             self._notice("the model was reloaded")
+
+
+class _Still(NamedTuple):
+    """A connection that does not wait for us, when last looked at."""
+
+    answers: Any  # the last request, and the bytes its client did not take yet
+    since: float  # when these became so
+    arrived: int
+    silent: float  # since when nothing came, either
+
+
+def _unacknowledged(transport: asyncio.BaseTransport) -> int:
+    """Bytes that the system has yet to send, or to hear of; 0 where it does not tell.
+
+    Of those, it takes more from us only when a third is gone: for a slow reader, that is long.
+    """
+    if sys.platform != "linux":
+        return 0
+    import fcntl
+    import termios
+
+    told = array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, told)
+    except (OSError, ValueError):  # it is closed
+        return 0
+    return told[0]
 
 
 @contextmanager
