@@ -87,11 +87,11 @@ def gained(work: Path, *options: str) -> tuple[float, float]:
 
 @pytest.mark.alone
 def test_eight_clients_gain_by_gathering(large, check):
+    """The goal, 4 × at 2 ×, is told beside what was measured, not asserted: a noisy machine misses it now and then."""
     throughput, p95 = gained(large)
-    goal = "reached" if throughput >= 4 and p95 <= 2 else "missed"
     assert throughput >= 3
     assert p95 <= 3
-    check(2, f"1 → 8 clients: {throughput:.1f} × the throughput at {p95:.1f} × the p95 (goal 4 × at 2 ×: {goal})")
+    check(2, f"1 → 8 clients: {throughput:.1f} × the throughput at {p95:.1f} × the p95; the goal is 4 × at 2 ×")
 
 
 @pytest.mark.alone
