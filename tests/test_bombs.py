@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_wikipedia_damage import PACK_BYTES, measured, unbounded
+from test_wikipedia_damage import GIB, PACK_BYTES, measured, unbounded
 
 LOG = "".join(f"u{n % 500},i{n % 7}\n" for n in range(40_000)).encode()
 
@@ -30,21 +30,47 @@ READERS: dict[str, tuple[list[str], bytes, bytes, str]] = {
     "a log with a quotation without end": (["interactions"], b"user_id,item_id\n" + LOG + b'u1,"', b"x\n", "gz"),
     "a text of short words": (["text", "--min-count", "1"], b"a text\n\n", b"ab ", "gz"),
     "a text of lines": (["text", "--min-count", "1"], b"a text\n\n", b"ab\n", "bz2"),
+    "a text without a space": (["text", "--min-count", "1"], b"a text\n\n", b"x", "gz"),
 }
-QUICK = ("a log with a line without end",)
+QUICK = ("a log with a line without end", "a text without a space")
+# How well a file is packed is looked at from 4 GiB on, which take many minutes to read; here, from 32 MiB on.
+SOON = "from superbloom.prepare import files; files.BOMB_BYTES = 2**25"
+NEVER = "from superbloom.prepare import files; files.BOMB_BYTES = 2**60"
+
+
+def place(path: Path) -> str:
+    """A pattern: the file, and where in it."""
+    return rf"line [\d,]+ of '{path.name}' |'{path.name}'.* byte [\d,]+"
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=[] if w in QUICK else [pytest.mark.slow]) for w in READERS])
 def test_a_bomb_is_stopped(tmp_path: Path, what: str, check: Any) -> None:
     (reader, *options), head, fill, kind = READERS[what]
     path = packed(tmp_path, head, fill, kind=kind)
-    done, peak = measured(tmp_path, path.name, *options, "--out", "out", reader=reader)
-    assert unbounded(done, peak, rf"'{path.name}'.* byte [\d,]+") == []
+    done, peak = measured(tmp_path, path.name, *options, "--out", "out", reader=reader, without=SOON)
+    assert unbounded(done, peak, place(path)) == []
     assert done.code == 2
     assert not (tmp_path / "out").exists()
+    why = "for its ratio, looked at from 32 MiB on" if "times its size" in done.err else "for a line"
     check(
-        18, f"{what}, {path.stat().st_size / 1e6:.1f} MB for 1.7 GB: exit 2 with file and place, {peak / 2**20:.0f} MiB"
+        18,
+        f"{what}, {path.stat().st_size / 1e6:.1f} MB for 1.7 GB: exit 2 with file and place, {why}, "
+        f"{peak / 2**20:.0f} MiB",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a log of events", "a text of short words"])
+def test_a_small_file_that_packs_as_well_is_read(tmp_path: Path, what: str, check: Any) -> None:
+    """The control: it may be honest, as logs in order are; it takes no more memory than another."""
+    (reader, *options), head, fill, kind = READERS[what]
+    path = packed(tmp_path, head, fill, times=8, kind=kind)
+    done, peak = measured(
+        tmp_path, path.name, *options, "--memory", 1, "--out", "out", reader=reader, without=NEVER, most=8 * GIB
+    )
+    assert unbounded(done, peak, "") == []
+    assert done.code == 0
+    check(18, f"{what}, {path.stat().st_size / 1e6:.1f} MB for 134 MB, below 4 GiB: read, {peak / 2**20:.0f} MiB")
 
 
 NO_LIMITS = "from superbloom.prepare import files; files.BOMB_RATIO = files.MAX_LINE_BYTES = 2**40"
@@ -52,14 +78,17 @@ NO_LIMITS = "from superbloom.prepare import files; files.BOMB_RATIO = files.MAX_
 
 @pytest.mark.slow
 def test_a_bomb_is_noticed_where_nothing_stops_it(tmp_path: Path, check: Any) -> None:
-    """The twin: the same measurement without the limits of a line and of what may come out of a packed file."""
-    path = packed(tmp_path, b"a\tb\n", b"ab\t")
-    done, peak = measured(tmp_path, path.name, "--out", "out", reader="sequences", without=NO_LIMITS)
-    wrong = unbounded(done, peak, rf"'{path.name}'.* byte [\d,]+")
-    assert wrong
-    check.twin(
-        18, "no limit of a line, nor of what may be packed", f"{peak / 2**20:.0f} MiB where the system stopped it"
-    )
+    """The twin: the same measurement without the limits of a line and of what may come out of a packed file.
+
+    And a control with them, stopped by the system where the twin is, if it came to that.
+    """
+    path = packed(tmp_path, b"a\tb\n", b"ab\t", times=20)
+    done, stopped = measured(tmp_path, path.name, "--out", "control", reader="sequences", without=SOON)
+    assert unbounded(done, stopped, place(path)) == []
+    done, peak = measured(tmp_path, path.name, "--out", "twin", reader="sequences", without=NO_LIMITS)
+    assert f"{peak / GIB:.2f} GiB" in unbounded(done, peak, place(path))
+    noticed = f"{peak / 2**20:.0f} MiB where the system stopped it, with them {stopped / 2**20:.0f}"
+    check.twin(18, "no limit of a line, nor of what may be packed", noticed)
 
 
 @pytest.mark.slow
