@@ -35,6 +35,7 @@ import pytest
 import torch
 from conftest import rings
 from launch import OUTPUT, start
+from traced import STRACE, UNTRACED, needs_strace, skip_untraced
 
 from superbloom import Corpus, Superbloom, store
 from superbloom import corpus as corpus_module
@@ -42,15 +43,12 @@ from superbloom import folder as folder_module
 from superbloom import run as run_module
 from superbloom.checkpoints import _write as write_checkpoint
 
-STRACE = shutil.which("strace")
-needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes system calls fail")
 ERRORS = ("ENOSPC", "EIO")
 CALLS = (
     "write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile,"
     "openat,mkdir,mkdirat,chmod,fchmod,fchmodat,rename,renameat,renameat2,symlink,link"
 )
 LIBRARIES = ("pandas", "pydantic", "tokenizers", "matplotlib.figure", "PIL.PngImagePlugin")  # imported late by commands
-UNTRACED = 77  # exit code where strace may not look at a process
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,7 @@ class Running:
     def ended(self) -> tuple[int, str]:
         """Exit code and what was printed."""
         code = self._ask(self.pid)
-        if code == UNTRACED:
-            pytest.skip("this system does not let strace look at other processes")
+        skip_untraced(code)
         printed = self.output.read_text()
         self.output.unlink()
         return code, printed
@@ -122,8 +119,15 @@ def run(folder: Path, command: tuple[object, ...], before: Callable[[], None] | 
 def forking() -> Connection:
     """To a process that forks one for each command: it has the modules already, which take longer than the commands."""
     ours, its = Pipe()
-    process = start(Path(tempfile.mkdtemp()), before=partial(fork_again_and_again, its))
-    atexit.register(process.kill)
+    place = tempfile.TemporaryDirectory()
+    process = start(Path(place.name), before=partial(fork_again_and_again, its))
+
+    def end() -> None:
+        process.kill()
+        process.join()
+        place.cleanup()
+
+    atexit.register(end)
     return ours
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from traced import untraced
 
 from superbloom import cli
 from superbloom import folder as folder_module
@@ -136,7 +137,7 @@ def test_the_card_quotes_names(tmp_path):
 
 
 # Opens folders, each in a process of its own, forked after a good one was opened: so what follows is only its own time
-# and memory, and a death ends nothing else. What is named in `broken` is left out of the code first (WITHOUT).
+# and memory, and a death ends nothing else. What a job names as `broken` is left out of the code first.
 PROBE = """
 import importlib, inspect, io, json, os, resource, signal, sys, textwrap, time
 from pathlib import Path
@@ -219,18 +220,18 @@ def opened(number, kind, folder, verify):
     seconds, megabytes = time.perf_counter() - began, status("VmHWM") - before
     return {"outcome": what, "message": message, "seconds": seconds, "megabytes": megabytes}
 
-warm, broken, jobs = json.load(sys.stdin)
-for change in broken:
-    without(*change)
+warm, jobs = json.load(sys.stdin)
 if any(kind == "command" for kind, *_ in jobs):
     import superbloom.reproduce.command, superbloom.serve.command, superbloom.train, torch.utils.tensorboard
     from superbloom import cli
 for folder in warm:
     globals()["model" if "model" in os.path.basename(folder) else "corpus"](folder, True)
-for number, job in enumerate(jobs):
+for number, (*job, broken) in enumerate(jobs):
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
+        for change in broken:
+            without(*change)
         with os.fdopen(writer, "w") as answer:
             json.dump(opened(number, *job), answer)
         os._exit(0)
@@ -246,17 +247,20 @@ Job = tuple[str, Path, Any]
 Change = tuple[str, str, str]
 
 
-def probe(warm: list[Path], jobs: list[Job], broken: Sequence[Change] = (), trace: Path | None = None) -> list[Outcome]:
+def probe(
+    warm: list[Path], jobs: list[Job], broken: Sequence[Sequence[Change]] | None = None, trace: Path | None = None
+) -> list[Outcome]:
     """What happens to (kind, folder, verify) one after another: refused, accepted, another error, or a death.
 
-    With trace, also the files outside the folder that were opened or changed, as strace sees it.
+    broken is, for each of them, what is left out of the code. With trace, also the files outside the folder that were
+    opened or changed, as strace sees it.
     """
-    watched = [] if trace is None else [*STRACE, str(trace)]
+    changes = [()] * len(jobs) if broken is None else broken
+    told = [(kind, str(folder), verify, left) for (kind, folder, verify), left in zip(jobs, changes, strict=True)]
+    watched = [] if trace is None else ["strace", *WATCHED, "-o", str(trace)]
     done = subprocess.run(
         [*watched, sys.executable, "-c", PROBE],
-        input=json.dumps(
-            [list(map(str, warm)), broken, [(kind, str(folder), verify) for kind, folder, verify in jobs]]
-        ),
+        input=json.dumps([list(map(str, warm)), told]),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -272,7 +276,7 @@ def probe(warm: list[Path], jobs: list[Job], broken: Sequence[Change] = (), trac
 CHANGES = ("open", "openat", "openat2", "creat", "rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir")
 CHANGES += ("mkdirat", "rmdir", "symlink", "symlinkat", "link", "linkat", "truncate", "chmod", "fchmodat")
 TRACED = f"trace=stat,newfstatat,access,faccessat2,{','.join(CHANGES)}"
-STRACE = ["strace", "-f", "-qq", "-y", "-s", "4096", "--seccomp-bpf", "-e", TRACED, "-o"]
+WATCHED = ("-f", "-qq", "-y", "-s", "4096", "--seccomp-bpf", "-e", TRACED)
 OURS = (
     sys.prefix,
     sys.base_prefix,
@@ -304,7 +308,7 @@ def outside_of(trace: Path, folders: list[Path]) -> list[list[str]]:
 def test_the_probe_tells_who_died(good, tmp_path):
     jobs = [("crash", tmp_path / name, True) for name in ("fine", "crash", "fine")]
     jobs += [(kind, tmp_path, True) for kind in ("model", "eat", "spin")]
-    trace = tmp_path / "trace" if shutil.which("strace") else None
+    trace = None if untraced(*WATCHED) else tmp_path / "trace"
     outcomes = probe([good / "model"], [*jobs, ("leave", tmp_path / "x", True)], trace=trace)
     told = ["accepted", "SIGSEGV", "accepted", "refused", "accepted", "SIGXCPU", "accepted"]
     assert [found["outcome"] for found in outcomes] == told
@@ -362,7 +366,8 @@ def damaged_folders(good: Path, tmp_path: Path, times: int) -> list[tuple[str, s
 
 def missed(good: Path, folders: list[tuple[str, str, str, Path]], broken: Sequence[Change] = ()) -> Counter[str]:
     """What became of damages that were not refused with the name of the file, by outcome."""
-    outcomes = probe([good / "model"], [(kind, folder, True) for kind, _, _, folder in folders], broken)
+    jobs = [(kind, folder, True) for kind, _, _, folder in folders]
+    outcomes = probe([good / "model"], jobs, [broken] * len(jobs))
     return Counter(
         found["outcome"] if found["outcome"] != "refused" else found["message"]
         for (_, name, _, folder), found in zip(folders, outcomes, strict=True)
@@ -387,9 +392,8 @@ def test_damage_is_missed_without_checksums_and_validation(good, tmp_path, check
     """The twin: the same measurement of code that leaves them out."""
     folders = damaged_folders(good, tmp_path, 1)
     without = missed(good, folders, [NO_CHECKSUMS, NO_VALIDATION])
-    assert without["accepted"] > 20
-    deaths = sum(number for what, number in without.items() if what.startswith("SIG"))
-    assert deaths > 0
+    deaths = sum(number for what, number in without.items() if what.startswith("SIG"))  # perhaps none: it is chance
+    assert without["accepted"] + deaths > 20
     noticed = f"of {len(folders)} damages {without['accepted']} accepted silently, {deaths} deaths by signal"
     check.twin(15, "no checksum compared, no Arrow table validated", noticed)
 
@@ -1049,11 +1053,13 @@ def made(good: Path, parent: Path, hostile: Hostile) -> list[Job]:
     return jobs
 
 
-def harms(good: Path, parent: Path, hostile: Hostile, broken: Sequence[Change] = ()) -> dict[str, list[str]]:
+def harms(
+    good: Path, parent: Path, hostile: Hostile, broken: Sequence[Sequence[Change]] | None = None
+) -> dict[str, list[str]]:
     """What each hostile folder does that it must not: nothing, as long as it is refused, in one line, for little."""
     jobs = made(good, parent, hostile)
     warm = [good / name for name in ("model", "text-model", "log-corpus", "text-corpus")]
-    outcomes = probe(warm, jobs, broken, trace=parent / "trace" if shutil.which("strace") else None)
+    outcomes = probe(warm, jobs, broken, trace=None if untraced(*WATCHED) else parent / "trace")
     found = enumerate(zip(hostile, jobs, outcomes, strict=True))
     wrong = {f"{n} {h[0]}: {h[1]}": harm(told, h[3], folder) for n, (h, (_, folder, _), told) in found}
     return {what: how for what, how in wrong.items() if how}
@@ -1073,12 +1079,15 @@ def harm(found: Outcome, says: str | None, folder: Path, room: int = ROOM) -> li
     return wrong + [f"opens {path}" for path in found.get("outside", [])]
 
 
-def test_a_hostile_folder_does_no_harm(good, tmp_path, check):
-    assert harms(good, tmp_path, [*HOSTILE, *HARMLESS]) == {}
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_hostile_folder_does_no_harm(good, tmp_path, every, check):
+    hostile, harmless = HOSTILE[::every], HARMLESS[::every]
+    assert harms(good, tmp_path, [*hostile, *harmless]) == {}
+    reads = untraced(*WATCHED) or "0 reads or writes outside"
     check(
         16,
-        f"{len(HOSTILE)} hostile folders refused in one line, {len(HARMLESS)} odd ones without harm: 0 signals, "
-        f"0 reads or writes outside, none takes more than {ROOM} MB and twice its size",
+        f"{len(hostile)} of {len(HOSTILE)} hostile folders refused in one line, {len(harmless)} of {len(HARMLESS)} odd "
+        f"ones without harm: 0 signals, {reads}, none takes more than {ROOM} MB and twice its size",
     )
 
 
@@ -1109,15 +1118,25 @@ KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("broken", KEPT_OUT)
-def test_harm_is_noticed_where_a_check_is_left_out(good, tmp_path, check, broken):
+SEEN_BY_TRACE = ("links are followed",)  # what was read is refused in the same words
+UNDEFINED = ("Arrow tables are not validated",)  # what follows is chance: some folders may be refused all the same
+
+
+def test_harm_is_noticed_where_a_check_is_left_out(good, tmp_path, check):
     """The twins: the same measurement of code without one of its checks."""
-    changes, names = KEPT_OUT[broken]
-    chosen = [hostile for hostile in HOSTILE if hostile[1] in names]
-    noticed = harms(good, tmp_path, chosen, changes)
-    assert len(noticed) == len(chosen) >= len(names)
-    kinds = Counter(wrong.split("/")[0].strip() for how in noticed.values() for wrong in how[:1])
-    check.twin(16, broken, f"{len(noticed)} of {len(chosen)} flagged: {', '.join(kinds)[:200]}")
+    chosen = {what: [one for one in HOSTILE if one[1] in names] for what, (_, names) in KEPT_OUT.items()}
+    hostile = [one for some in chosen.values() for one in some]
+    noticed = harms(good, tmp_path, hostile, [KEPT_OUT[what][0] for what, some in chosen.items() for _ in some])
+    end = 0
+    for what, some in chosen.items():
+        begin, end = end, end + len(some)
+        if what in SEEN_BY_TRACE and untraced(*WATCHED):
+            continue
+        found = [how for name, how in noticed.items() if begin <= int(name.split()[0]) < end]
+        assert len(some) >= len(KEPT_OUT[what][1])
+        assert len(found) == len(some) or (found and what in UNDEFINED), what
+        kinds = Counter(how[0].split("/")[0].strip() for how in found)
+        check.twin(16, what, f"{len(found)} of {len(some)} flagged: {', '.join(kinds)[:200]}")
 
 
 def test_a_folder_resealed_without_an_edit_is_accepted(good, tmp_path):
@@ -1227,14 +1246,16 @@ SENT = {
 }
 
 
-def test_every_command_refuses_hostile_folders(good, tmp_path, check):
-    """All of them open a folder by the same two functions; so each is tried with a few."""
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_every_command_refuses_hostile_folders(good, tmp_path, few, check):
+    """All of them open a folder by the same two functions; so each is tried with a few, or with one of these."""
     (tmp_path / "names").write_text("new\n")
     chosen = [one for one in HOSTILE if one[1] in SENT[kind_of(one[0])] and one[0] == kind_of(one[0])]
-    folders = {one: job[1] for one, job in zip(chosen, made(good, tmp_path, chosen), strict=True)}
+    folders = [(one[0], one[3], job[1]) for one, job in zip(chosen, made(good, tmp_path, chosen), strict=True)]
     jobs, says = [], []
-    for (kind, _, _, told), folder in folders.items():
-        for words in COMMANDS[kind]:
+    for kind, (turn, words) in [(kind_, one) for kind_, some in COMMANDS.items() for one in enumerate(some)]:
+        own = [(told, folder) for of, told, folder in folders if of == kind]
+        for told, folder in own[turn % len(own) :][:1] if few else own:
             place = {"MODEL": good / "plain-model", "CORPUS": good / "plain-corpus", "OUT": tmp_path / "out"}
             place |= {kind.upper(): folder, "NAMES": tmp_path / "names"}
             jobs.append(("command", folder, [str(place.get(word, word)) for word in words]))
