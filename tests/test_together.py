@@ -257,7 +257,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_the_old_or_the_new(replace
 
 
 def test_a_server_that_loads_anew_meanwhile_answers_with_the_old_or_the_new(replaced, tmp_path):
-    from test_serve_process import request, serve, until
+    from test_serve_process import request, serve
 
     path, answers = replaced
     seen = set()
