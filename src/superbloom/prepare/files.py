@@ -46,12 +46,14 @@ MAX_LINE_BYTES = 16 * 2**20
 # A packed file of which so much has come, this many times what was read for it, is a bomb; small ones may be honest:
 # a log in order, packed with zstd, is 9,000 times its size.
 BOMB_BYTES, BOMB_RATIO = 4 * 2**30, 250
+HELD_BYTES = 16 * 2**20  # the same of what is held in memory, where names take fifty times as much
 
 
 def open_bytes(
     path: str | os.PathLike[str],
     progress: Callable[[int], None] | None = None,
     salvage: bool = False,
+    held: bool = False,
 ) -> io.BufferedReader:
     """Open a file for reading its unpacked bytes; salvage gives nearly all of them that precede damage.
 
@@ -71,18 +73,18 @@ def open_bytes(
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "plain")
     stored = _Stored(file, head, progress)
     if kind == "plain":
-        return io.BufferedReader(_Unpacked(stored, stored, name, kind, False), 2**20)
+        return io.BufferedReader(_Unpacked(stored, stored, name, kind), 2**20)
     if kind not in PACKINGS:
         stored.close()
         raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside")
     # A small buffer below the unpacking, so that the place named in an error is near the damage.
     unpacked = PACKINGS[kind](io.BufferedReader(stored, 2**16))
-    return io.BufferedReader(_Unpacked(unpacked, stored, name, kind, salvage), 2**20)
+    return io.BufferedReader(_Unpacked(unpacked, stored, name, kind, salvage, held), 2**20)
 
 
 def open_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their line ends (LF or CRLF) and without a byte order mark."""
-    with open_bytes(path) as stream:
+    with open_bytes(path, held=True) as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -132,9 +134,11 @@ class _Stored(io.RawIOBase):
 class _Unpacked(io.RawIOBase):
     """The bytes inside a packed file; damage becomes an InputError that names the file and the place."""
 
-    def __init__(self, stream: Any, stored: _Stored, name: str, kind: str, salvage: bool) -> None:
+    def __init__(
+        self, stream: Any, stored: _Stored, name: str, kind: str, salvage: bool = False, held: bool = False
+    ) -> None:
         self.stream, self.stored, self.name, self.kind, self.salvage = stream, stored, name, kind, salvage
-        self.given = 0
+        self.given, self.most = 0, HELD_BYTES if held else BOMB_BYTES
 
     def readable(self) -> bool:
         return True
@@ -158,7 +162,7 @@ class _Unpacked(io.RawIOBase):
 
     def _check_ratio(self, size: int) -> None:
         self.given += size
-        if self.given > max(BOMB_BYTES, BOMB_RATIO * self.stored.taken):
+        if self.given > max(self.most, BOMB_RATIO * self.stored.taken):
             raise InputError(
                 f"'{self.name}' ({self.kind}) unpacks to more than {BOMB_RATIO} times its size by byte "
                 f"{self.stored.taken:,}, as no text does; if it is meant to, unpack it yourself"
