@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from superbloom import hashing
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash, max_alpha
 from superbloom.special import Special
@@ -66,6 +67,14 @@ def test_max_alpha_is_the_largest_that_tells_ids_apart(num_ids, num_hashes):
 @pytest.mark.parametrize(("num_ids", "num_hashes", "alpha"), [(100, 2, 10), (64, 3, 16), (81, 4, 27)])
 def test_when_every_digest_is_taken_the_regular_construction_fills_them_all(num_ids, num_hashes, alpha):
     assert_sound(BloomHash.random(num_ids, num_hashes, alpha))
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_tables_of_usual_sizes_stay_random(monkeypatch, spread):
+    """Some fifty ids share their digest with another at first; they trade buckets, and the rest stays as drawn."""
+    monkeypatch.setattr(hashing, "_regular_table", None)
+    for seed in range(5):
+        BloomHash.random(5000, 2, 20, seed=seed, spread=spread).verify()
 
 
 def test_alpha_one_with_one_hash_is_the_plain_vocabulary():

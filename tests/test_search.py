@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash, max_alpha
+from superbloom.ranking import BLOCK, Largest
 from superbloom.scoring import Bonus
 from superbloom.search import _Search, exhaustive, top_k
 
@@ -277,6 +278,31 @@ def test_a_callers_own_increasing_function():
     found, whole = top_k(log_probs, bloom, 9, combine=weighted), exhaustive(log_probs, bloom, 9, combine=weighted)
     assert torch.equal(found.ids, whole.ids)
     assert found.certified.all()
+
+
+def test_a_callers_own_function_of_one_hash():
+    bloom = BloomHash.random(50, 1, 1)
+    log_probs = torch.randn(3, 1, 50, generator=torch.manual_seed(0)).log_softmax(-1)
+    found = top_k(log_probs, bloom, 4, combine=lambda x: 2 * x[..., 0])
+    assert torch.equal(found.ids, top_k(log_probs, bloom, 4).ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 4, "max_rounds": 1}])
+def test_allowing_every_id_changes_nothing(options):
+    bloom = BloomHash.random(2000, 2, 10, seed=0)
+    log_probs = torch.randn(4, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
+    free, allowed = (top_k(log_probs, bloom, 5, allow=allow, **options) for allow in (None, torch.arange(2000)))
+    assert torch.equal(free.ids, allowed.ids)
+
+
+@given(st.integers(1, 4), st.integers(0, 63), st.integers(0, 1000))
+def test_the_largest_entries_of_long_rows_are_those_of_a_sort(n, beyond, seed):
+    """Rows of blocks and a rest, which may hold the largest."""
+    rows = torch.randn(3, 12 * BLOCK + beyond, generator=torch.manual_seed(seed))
+    values, at = Largest(rows).of(torch.tensor([2, 0]), n)
+    expected = rows[[2, 0]].topk(n)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(at, expected.indices)
 
 
 def test_growth_goes_on_only_for_open_queries():

@@ -72,7 +72,8 @@ def test_strangers_are_of_any_document_and_told_apart(lengths, seed):
     rows = np.arange(len(lengths)).repeat(20)
     uniform = np.random.default_rng(seed).random((len(rows), draws_for(corpus, strangers=True)))
     found = cut(corpus, rows, uniform, 12, strangers=np.arange(len(lengths)))
-    for row, ids, follows in zip(rows, found.ids.tolist(), found.follows, strict=True):
+    strangers = (uniform[:, 3] * len(lengths)).astype(int).tolist()
+    for row, ids, follows, stranger in zip(rows, found.ids.tolist(), found.follows, strangers, strict=True):
         runs = parts(corpus, ids)
         assert len(runs) == (1 if follows == -1 else 2)
         assert {document for document, _ in runs[0]} == {row}
@@ -80,6 +81,7 @@ def test_strangers_are_of_any_document_and_told_apart(lengths, seed):
         if follows == 1:
             assert (last, runs[1][0][1]) == (row, runs[0][-1][1] + 1)
         if follows == 0:
+            assert last == stranger
             assert runs[1] == [(last, runs[1][0][1] + i) for i in range(len(runs[1]))]
 
 
@@ -93,7 +95,7 @@ def test_half_of_what_could_follow_does():
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 def test_processes_take_their_parts_of_the_same_batch(next_sentence):
-    corpus = documents([[3, 2, 5], [4, 4], [9], [1, 1, 7, 3]] * 20)
+    corpus = documents([[3, 2, 5], [4, 4], [9], [1, 1, 7, 3], [1, 1]] * 20)  # the last is a stranger of few words
     options = {"seq_len": 10, "batch_size": 12, "mask_share": 0.25, "seed": 0, "next_sentence": next_sentence}
     whole = Batches(corpus, **options)[3]
     some = [Batches(corpus, **options, rank=rank, ranks=3)[3] for rank in range(3)]
