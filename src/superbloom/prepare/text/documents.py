@@ -131,9 +131,7 @@ def _check_size(rest: bytes, form: Form, path: str, line: int) -> None:
         except InputError as error:
             raise InputError(f"'{path}' at line {line:,}: {error}") from None
     elif len(rest) > MAX_LINE_BYTES:
-        raise InputError(
-            f"line {line:,} of '{path}' has {MAX_LINE_BYTES:,} bytes without a space; give a text of words"
-        )
+        raise InputError(f"line {line:,} of '{path}' has {MAX_LINE_BYTES:,} bytes without a space; give text")
 
 
 def starts(piece: Piece) -> Starts:
