@@ -38,8 +38,8 @@ SURROUNDINGS = {
     "first": {},
     "run again": {"PYTHONHASHSEED": "1"},
     "two threads": {"OMP_NUM_THREADS": "2"},
-    "a processor without AVX-512": AVX2,
-    "a processor without AVX": SSE,
+    "without AVX-512, if it has that": AVX2,
+    "without AVX": SSE,
 }
 WHAT = ("corpora", "hash functions", "coherent hash functions", "batches", "weights", "answers")
 

@@ -103,6 +103,9 @@ def test_processes_take_their_parts_of_the_same_batch(next_sentence):
     wide = whole.ids.shape[1]
     ids = torch.cat([torch.nn.functional.pad(part.ids, (0, wide - part.ids.shape[1]), value=-1) for part in some])
     assert torch.equal(ids, whole.ids)
+    for step in range(20):
+        batch = Batches(corpus, **options)[step]
+        assert batch.total == int((batch.targets >= 0).sum())
 
 
 def test_special_ids_are_never_masked_and_words_all_are():
