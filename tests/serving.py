@@ -10,14 +10,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from superbloom import predict
 from superbloom.answers import Found
 from superbloom.config import ModelConfig
 from superbloom.model import Model
 from superbloom.predict import Predictor, Query
 from superbloom.prior import Prior
-from superbloom.special import MASK
+from superbloom.special import MASK, Special
 from superbloom.vocab import Vocab
 
 ODD = [
@@ -156,3 +158,9 @@ def changes(predictor: Predictor, queries: list[Query]) -> tuple[int, float]:
                 changed += not alike(one, other)
                 most = max(most, furthest(one, other))
     return changed, most
+
+
+def read_padding_as_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken twin of check 3: what fills up a batch is one name more in every shorter context."""
+    original = predict.padded
+    monkeypatch.setattr(predict, "padded", lambda rows, fill: original(rows, 0 if fill == Special.PAD else fill))

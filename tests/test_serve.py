@@ -22,7 +22,7 @@ import serving
 from serving import changes, live, mixed
 from starlette.testclient import TestClient
 
-from superbloom import MASK, predict
+from superbloom import MASK
 from superbloom.errors import InputError
 from superbloom.explain import facts_of
 from superbloom.predict import Predictor, Query
@@ -32,7 +32,6 @@ from superbloom.serve.app import make_app
 from superbloom.serve.guard import SECURITY, RefusedError
 from superbloom.serve.service import Served, Service
 from superbloom.serve.settings import Settings
-from superbloom.special import Special
 
 ONE, TWO, MISSPELT = "ring 1 name 2", "ring 3 name 4", "ring 1 name 22"
 JSON = {"content-type": "application/json"}
@@ -1088,8 +1087,7 @@ def test_a_neighbour_never_changes_an_answer(monkeypatch, check):
     assert changed == 0
     assert most <= 1e-5
     check(3, f"0 of {len(queries):,} answers of a small model change in batches of 64, scores by {most:.1e} at most")
-    original = predict.padded
-    monkeypatch.setattr(predict, "padded", lambda rows, fill: original(rows, 0 if fill == Special.PAD else fill))
+    serving.read_padding_as_a_name(monkeypatch)
     changed, _ = changes(predictor, queries[:64])
     assert changed > 0
     check.twin(3, "padding is read as a name", f"{changed} masks of 64 queries change")

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import serving
-from serving import changes, mixed
+from serving import changes, mixed, read_padding_as_a_name
 
-from superbloom import predict, store
+from superbloom import store
 from superbloom.predict import Predictor
-from superbloom.special import Special
 from superbloom.vocab import Vocab
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -113,8 +112,7 @@ def test_a_neighbour_never_changes_an_answer_of_a_large_model(large, monkeypatch
     assert changed == 0
     names = len(predictor.model.vocab)
     check(3, f"0 of {len(asked):,} answers among {names:,} names change in batches of 64, scores by {most:.1e} at most")
-    original = predict.padded
-    monkeypatch.setattr(predict, "padded", lambda rows, fill: original(rows, 0 if fill == Special.PAD else fill))
+    read_padding_as_a_name(monkeypatch)
     changed, _ = changes(predictor, asked[:64])
     assert changed > 0
     check.twin(3, "padding is read as a name, large model", f"{changed} masks of 64 queries change")
