@@ -3,7 +3,7 @@
     N.words.parquet   name, count: the distinct words of the part, whose places are their numbers
     N.npz             numbers (words), begins (where sentences begin), documents (where documents begin)
     N.titles.parquet  title of each document, null if it has none
-    N.pairs.npy       (3, pairs) int32: first word, second word, count of each pair that may become a bigram
+    N.pairs.npz       (3, pairs) int32: first word, second word, count of each pair that may become a bigram
 
 A bigram is two words that follow one another in a sentence, neither of them a punctuation mark.
 """
@@ -52,8 +52,9 @@ def read(piece: Piece, reader: Reader, errors: str, folder: Path) -> Part:
     counts = np.bincount(words.numbers, minlength=len(words.names))
     write_parquet(f"{stem}.words.parquet", name=pa.array(words.names, pa.string()), count=counts)
     write_parquet(f"{stem}.titles.parquet", title=pa.array(titles, pa.string()))
+    # subtle: not np.save, which does not tell that the disk is full where only the last bytes did not fit
     np.savez(f"{stem}.npz", numbers=words.numbers, begins=np.flatnonzero(words.begins), documents=documents)
-    np.save(f"{stem}.pairs.npy", count_pairs(words, reader))
+    np.savez(f"{stem}.pairs.npz", pairs=count_pairs(words, reader))
     return Part(piece.number, len(words.names), len(words.numbers))
 
 

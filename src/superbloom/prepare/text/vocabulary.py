@@ -85,7 +85,8 @@ class Counts:
     def _pairs(self, numbers_of: Iterable[np.ndarray]) -> Iterator[pa.RecordBatch]:
         """The pairs of each part, by the numbers of words in the table."""
         for part, numbers in zip(self.parts, numbers_of, strict=True):
-            first, second, count = np.load(self.folder / f"{part.number:06d}.pairs.npy")
+            with np.load(self.folder / f"{part.number:06d}.pairs.npz") as arrays:
+                first, second, count = arrays["pairs"]
             for at in range(0, len(count), BATCH_ROWS):
                 rows = slice(at, at + BATCH_ROWS)
                 columns = [numbers[first[rows]], numbers[second[rows]], count[rows]]

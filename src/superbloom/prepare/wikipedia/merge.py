@@ -207,7 +207,7 @@ def read_links(
             articles = first & (arrays["leads_to"] == ARTICLE)
             titles.append(pages[articles])
             lengths.append(np.bincount(row_of, minlength=len(pages))[articles])
-            found.tofile(file)
+            file.write(found)  # subtle: not tofile, which loses the last bytes of a full disk without a word
     return Rows(np.concatenate(titles), np.concatenate(lengths), _map(path))
 
 
