@@ -104,7 +104,7 @@ def _check_replaceable(path: Path, kind: str) -> None:
         manifest = read_json(path / MANIFESTS[kind])
         ours = manifest["format"] == f"superbloom {kind}"  # others have a config.json, too
         strangers = {file.name for file in path.iterdir()} - {MANIFESTS[kind], CARD, *FILES[kind], *OPTIONAL[kind]}
-    except (OSError, KeyError, InputError):
+    except (KeyError, InputError):
         ours = False
     if not ours:
         raise InputError(f"{path} exists and is not a {kind} folder; move it away or choose another --out")
