@@ -175,6 +175,13 @@ def test_a_model_of_another_library_is_not_replaced(tmp_path, models):
     assert contents(bert) == before
 
 
+def test_a_folder_that_cannot_be_read_is_not_called_anothers(saved, monkeypatch):
+    failing = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(failing))
+    with pytest.raises(OSError, match="Input/output error"):
+        check_replaceable(saved, "corpus")
+
+
 def test_what_appears_while_writing_is_not_replaced_either(tmp_path):
     path = tmp_path / "corpus"
     with pytest.raises(InputError, match="is not a corpus folder"), new_folder(path, "corpus", CONTENT):

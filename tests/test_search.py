@@ -1,6 +1,7 @@
 """Certified top-k equals the exhaustive ranking, and the paper's Figure 2 retold."""
 
 import itertools
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -17,7 +18,7 @@ from superbloom.errors import InputError
 from superbloom.hashing import BloomHash, max_alpha
 from superbloom.ranking import BLOCK, Largest
 from superbloom.scoring import Bonus
-from superbloom.search import _Search, exhaustive, top_k
+from superbloom.search import MOST, _Search, exhaustive, top_k
 
 
 def slow_ranking(log_probs: np.ndarray, bloom: BloomHash, k: int, combine, may, *, floor=-np.inf, bonus=None):
@@ -218,6 +219,33 @@ def test_the_mass_that_was_not_scored_counts_buckets_at_the_edge(m, temperature)
     assert (torch.logaddexp(part.mass, part.unscored) >= whole.mass - 1e-4).all()
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_the_mass_that_was_not_scored_is_bounded_no_looser_than_it_can_be(wide, temperature):
+    """Written out: those ids lie in closed buckets of each hash, and in buckets at the edge of the others at most."""
+    bloom, log_probs = wide
+    found = top_k(log_probs, bloom, 3, beam=16, max_rounds=1, temperature=temperature)
+    for row, values in enumerate(log_probs.double()):
+        edges = found.edge[row].double()
+        bounds = [math.log(bloom.num_ids - int(found.scored[row])) + float(edges.sum()) / temperature]
+        for j, (buckets, edge) in enumerate(zip(values, edges, strict=True)):
+            closed = (buckets[buckets <= edge] / temperature).logsumexp(dim=0)
+            others = float(edges.sum() - edges[j]) / temperature
+            bounds.append(float(closed) + math.log(bloom.largest_bucket) + others)
+        assert float(found.unscored[row]) == pytest.approx(min(bounds), abs=1e-3)
+
+
+def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
+    """m + 2 additions of float32 round by 2^-24 of their sum at most: the bound is as far above the edges."""
+    bloom, log_probs = wide
+    bonus = torch.zeros(bloom.num_ids)
+    bonus[7] = 100.0
+    found = top_k(log_probs, bloom, 1, beam=16, max_rounds=1, bonus=Bonus.of(bonus, bloom))
+    size = found.edge.double().abs().sum(dim=1) + 100
+    allowed = found.bound.double() - found.edge.double().sum(dim=1)
+    assert (allowed >= 4 * 2.0**-24 * size).all()
+    assert (allowed <= 32 * 2.0**-24 * size).all()
+
+
 @settings(max_examples=CASES)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):
@@ -327,6 +355,39 @@ def test_where_all_buckets_tie_every_id_is_ranked():
         assert found.ids.tolist() == [[0, 1, 2, 3]] * 3
         assert found.certified.all()
         assert found.scored.tolist() == [4000] * 3
+
+
+def test_only_where_all_buckets_tie_every_id_is_ranked():
+    bloom = BloomHash.random(4000, 2, 10, seed=0)
+    log_probs = torch.randn(2, 2, 400, generator=torch.manual_seed(0))
+    log_probs[0] = 0
+    found = top_k(log_probs, bloom, k=4, beam=2, max_rounds=1)
+    assert found.ids[0].tolist() == [0, 1, 2, 3]
+    assert found.scored[0] == 4000
+    assert found.scored[1] < 100
+
+
+def test_where_a_bucket_holds_nearly_all_ids_every_id_is_ranked():
+    bloom = BloomHash.from_table(torch.arange(100, dtype=torch.int32)[:, None] // 90, num_buckets=11, alpha=10)
+    log_probs = torch.randn(1, 1, 11, generator=torch.manual_seed(0))
+    found = top_k(log_probs, bloom, k=1, beam=2, max_rounds=1)
+    assert (int(found.rounds), int(found.scored), bool(found.certified)) == (0, 100, True)
+
+
+def test_who_has_far_to_go_is_ranked_at_once():
+    """Who lies in a good bucket of one hash lies in a bad one of the other: half of all would have to be opened."""
+    first = torch.arange(200_000) // 10
+    table = torch.stack([first, (19_990 - first).clamp(min=0) + torch.arange(200_000) % 10], dim=1).int()
+    bloom = BloomHash.from_table(table, num_buckets=20_000, alpha=10)
+    log_probs = (-1e-3 * torch.arange(20_000)).expand(1, 2, 20_000)
+    found = top_k(log_probs, bloom, k=1)
+    assert (int(found.rounds), int(found.scored)) == (1, 200_000)
+
+
+def test_small_buckets_are_opened_up_to_a_width():
+    bloom = BloomHash.random(200_000, 2, 2, seed=0)
+    log_probs = torch.randn(1, 2, bloom.num_buckets, generator=torch.manual_seed(0)).log_softmax(-1)
+    assert top_k(log_probs, bloom, k=1, max_rounds=1).width.tolist() == [MOST]
 
 
 def test_a_wider_beam_never_scores_an_id_twice():

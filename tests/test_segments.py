@@ -1,5 +1,7 @@
 """Segments of text: [CLS] A [SEP] B [SEP], from where sentences begin."""
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -186,3 +188,15 @@ def test_what_cannot_be_cut_is_refused():
         Batches(plain, seq_len=8, batch_size=2, mask_share=0.2, seed=0, next_sentence=True)
     with pytest.raises(InputError, match="next_sentence=True with mask_as='next'"):
         ModelConfig(num_ids=10, next_sentence=True, mask_as="next")
+
+
+def test_the_stream_of_texts_stays_what_it_is_from_release_to_release():
+    corpus = documents([[4, 3, 7], [5] * 8, [2, 9, 9, 1], [30, 2]] * 6)
+    found = hashlib.sha256()
+    for options in ({}, {"next_sentence": True}, {"every": True}, {"next_sentence": True, "rank": 1, "ranks": 2}):
+        batches = Batches(corpus, seq_len=16, batch_size=6, mask_share=0.25, seed=3, **options)
+        for step in (0, 1, 100):
+            batch = batches[step]
+            for part in (*batch[:3], torch.tensor(batch.total)):
+                found.update(part.to(torch.int32).numpy().tobytes())
+    assert found.hexdigest()[:16] == "d1b8c855267a6a11"

@@ -334,9 +334,10 @@ def test_damage_is_refused_unless_it_is_not_to_be_verified(tmp_path, one):
     assert load(folder, verify=False).model.config.dim == 8
 
 
-def test_a_history_too_long_to_be_read_is_thinned(tmp_path):
+@pytest.mark.parametrize("length", [10_001, 60_001])
+def test_a_history_too_long_to_be_read_is_thinned(tmp_path, length):
     history = [
-        {"step": step, "recall_at_10": 0.5, "loss": 1.0, "seconds": 2.0, "a": 1, "b": 2} for step in range(60_001)
+        {"step": step, "recall_at_10": 0.5, "loss": 1.0, "seconds": 2.0, "a": 1, "b": 2} for step in range(length)
     ]
     save(made(), tmp_path / "model", training=TRAINING, metrics=METRICS | {"history": history})
     kept = load(tmp_path / "model").metrics["history"]
