@@ -367,7 +367,7 @@ def test_only_where_all_buckets_tie_every_id_is_ranked():
     assert found.scored[1] < 100
 
 
-def test_where_a_bucket_holds_nearly_all_ids_every_id_is_ranked():
+def test_where_a_bucket_holds_most_ids_every_id_is_ranked():
     bloom = BloomHash.from_table(torch.arange(100, dtype=torch.int32)[:, None] // 90, num_buckets=11, alpha=10)
     log_probs = torch.randn(1, 1, 11, generator=torch.manual_seed(0))
     found = top_k(log_probs, bloom, k=1, beam=2, max_rounds=1)
