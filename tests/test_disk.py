@@ -402,7 +402,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path, check, name):
-    most = {"train": 120, "train --resume": 120, "reproduce": 60}.get(name)  # of these, hundreds of calls take too long
+    most = {"train": 120, "train --resume": 120, "reproduce": 20}.get(name)  # of these, hundreds of calls take too long
     found = outcomes(CASES[name], tmp_path, most)
     assert [(outcome.call, outcome.problems) for outcome in found if outcome.problems] == []
     assert len(found) >= 12

@@ -656,13 +656,14 @@ HOSTILE: list[tuple[str, str, Edit, str]] = [
             *(("norm", value) for value in ("both", 5, ["pre"], None)),
             *(("softmax", {}), ("positions", "yes"), ("positions", 1), ("tied", 0), ("tied", None)),
             *(("hash_seed", "x"), ("hash_seed", 0.5), ("seq_len", -1), ("seq_len", "long")),
+            *(("seq_len", 10**9), ("seq_len", 10**18), ("seq_len", 10**40)),
             *(("evil\nkey", 1), ("layers ", 1)),
         ]
     ),
     *(
         ("model", f"{name}={value!r:.20} against the weights", set_model(name, value), "model.safetensors")
         for name, value in [
-            *(("seq_len", 10**9), ("seq_len", 10**18), ("seq_len", 10**40), ("layers", 2), ("layers", 500)),
+            *(("seq_len", 100_000), ("layers", 2), ("layers", 500)),
             *(("dim", 18), ("ffn_dim", 17), ("alpha", 1), ("num_ids", 9), ("num_special", 5), ("num_hashes", 3)),
             *(("positions", False), ("transform", True), ("output_bias", False), ("norm", "post")),
         ]
@@ -911,7 +912,7 @@ HOSTILE: list[tuple[str, str, Edit, str]] = [
         "corpus",
         "a packed bomb",
         resealed("corpus", bomb),
-        "vocab.arrow is not a sound Arrow file (it holds a compressed batch",
+        "vocab.arrow is not a sound Arrow file ('it holds a compressed",
     ),
     ("corpus", "100,000 batches", resealed("corpus", partial(batches, number=100_000, rows=1)), "10,000 batches"),
     (
