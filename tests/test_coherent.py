@@ -233,3 +233,9 @@ def test_sizes_that_cannot_work_are_refused_with_what_would(ring_corpus):
 
 def test_the_papers_models_have_none():
     assert {preset.config.coherent for preset in PRESETS.values()} == {0}
+
+
+@pytest.mark.parametrize("coherent", [-1, 3, 1.0, True, "1"])
+def test_as_many_hash_functions_as_cannot_be_coherent_are_refused(ring_corpus, coherent):
+    with pytest.raises(InputError, match=rf"coherent={coherent!r} given with num_hashes=4; 0 to 2 is allowed"):
+        BloomHash.coherent(ring_corpus, 4, 2, coherent)

@@ -228,3 +228,9 @@ def test_spans_are_runs_that_hold_each_bucket(size):
 @pytest.mark.slow
 def test_the_papers_catalogue_hashes_without_complete_collisions():
     assert_sound(BloomHash.random(5_281_889, num_hashes=2, alpha=50))
+
+
+def test_ids_that_are_none_are_told_from_the_first_to_the_last():
+    message = "ids from -3 to 12 given; whole numbers from 0 to 9 are allowed"
+    with pytest.raises(InputError, match=message):
+        BloomHash.random(10, 2, 2).buckets(torch.tensor([4, 12, -3]))

@@ -246,6 +246,18 @@ def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
     assert (allowed <= 32 * 2.0**-24 * size).all()
 
 
+def test_with_a_bonus_every_id_of_an_open_bucket_is_scored_once(wide):
+    """Buckets are opened by what they add with the bonus, which may be more or less than their log-probabilities."""
+    bloom, log_probs = wide
+    bonus = Bonus.of(4 * torch.randn(bloom.num_ids, generator=torch.manual_seed(1)) - 3, bloom)
+    found = top_k(log_probs, bloom, 5, beam=16, max_rounds=2, bonus=bonus)
+    upper, table = log_probs + bonus.of_bucket, bloom.table.long()
+    for row in range(len(log_probs)):
+        is_open = [upper[row, j, table[:, j]] > found.edge[row, j] for j in range(bloom.num_hashes)]
+        assert found.scored[row] == int(torch.stack(is_open).any(dim=0).sum())
+        assert 0 < found.scored[row] < bloom.num_ids
+
+
 @settings(max_examples=CASES)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):
