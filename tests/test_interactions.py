@@ -224,6 +224,20 @@ def test_every_kind_of_text_gives_the_same_corpus(tmp_path, expected, kind):
     assert prepare_interactions([tmp_path / "log"], **options | {"time": None}).checksums == expected["untimed"]
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_a_quotation_mark_that_is_never_closed_is_told(tmp_path, separator):
+    """It would swallow all events that follow, of which nobody would know."""
+    rows = [["user_id", "item_id", "title"], *([f"u{n % 9}", f"i{n}", f"title {n}"] for n in range(4000))]
+    rows[3][2], rows[2001][2] = '"title 3"', '"the 5 inch disk'
+    rows[7][2] = '"one title\nin two lines, and 12"" long"'
+    text = "\n".join(map(separator.join, rows))
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(InputError, match=r"row 2,002 of '.*log' opens a quotation mark that is never closed"):
+        prepare_interactions([tmp_path / "log"], **LOOSE)
+    (tmp_path / "log").write_text(text.replace("inch disk", 'inch disk"'))
+    assert prepare_interactions([tmp_path / "log"], **LOOSE).num_ids == 4000
+
+
 PACKINGS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 

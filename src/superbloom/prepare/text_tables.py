@@ -12,6 +12,8 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ BLOCK_BYTES = 2**23
 SEPARATORS = ("\t", ",", ";", "::", " ")
 # pyarrow splits at single bytes only, so other separators become this one, which no text holds.
 UNIT = b"\x1f"
+END = "\x1fend"
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -173,6 +176,9 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
     names = [str(place) for place in range(layout.width)]
     stored = {role: names[place] for role, place in layout.places.items() if place < layout.width}
     chosen = list(dict.fromkeys(stored.values()))
+    if layout.quoted:  # a row of our own at the end: an open quotation mark swallows it
+        last = delimiter.join([END] * layout.width)
+        stream = _Chunks(chain(iter(partial(source.read, BLOCK_BYTES), b""), [f"\n{last}\n".encode()]))
     try:
         reader = pyarrow.csv.open_csv(
             stream,
@@ -188,7 +194,7 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
                 column_types=dict.fromkeys(chosen, pa.string()), include_columns=chosen, strings_can_be_null=False
             ),
         )
-        for batch in reader:
+        for batch in _without_end(reader, layout, file) if layout.quoted else reader:
             yield with_partition({role: batch[name] for role, name in stored.items()}, len(batch), columns, file)
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
@@ -196,6 +202,22 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
         if "straddl" in str(error):
             raise _EndlessLineError from None
         raise _bad_text(file, str(error)) from None
+
+
+def _without_end(batches: Iterator[pa.RecordBatch], layout: Layout, file: File) -> Iterator[pa.RecordBatch]:
+    """The batches without the last row, which has to be ours."""
+    rows, held = layout.skip, None
+    for batch in batches:
+        if held is not None:
+            yield held
+            rows += len(held)
+        held = batch
+    if held is None or any(column[-1].as_py() != END for column in held.columns):
+        raise InputError(
+            f"row {rows + len(held or ()):,} of '{file.name}' opens a quotation mark that is never closed; "
+            "close it, or double it where it is meant as such"
+        )
+    yield held[:-1]
 
 
 def _bad_text(file: File, reason: str) -> InputError:
