@@ -6,6 +6,7 @@ part at a time. What comes out depends on the dump alone, not on how it was cut 
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -82,14 +83,15 @@ class Names:
         database.unlink(missing_ok=True)
         config: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": threads, "temp_directory": str(folder)}
         self.database = duckdb.connect(str(database), config=config | {"preserve_insertion_order": False})
-        files = [str(folder / f"{part}.parquet") for part in parts]
-        self.database.execute("CREATE TABLE names AS SELECT DISTINCT name FROM read_parquet(?)", [files])
+        # Paths are patterns to DuckDB, and folders named key=value columns.
+        files = [glob.escape(str(folder / f"{part}.parquet")) for part in parts]
+        source = "read_parquet(?, hive_partitioning = false, file_row_number = true)"
+        self.database.execute(f"CREATE TABLE names AS SELECT DISTINCT name FROM {source}", [files])
         self.size = int(self.database.sql("SELECT count(*) FROM names").fetchall()[0][0])
         self.starts = np.cumsum([0, *(int(arrays["names"]) for arrays in self.arrays())])
         self.numbers = mapped(folder / "numbers", np.int32, int(self.starts[-1]))
         found = self.database.sql(
-            "SELECT part.file_index, part.file_row_number, names.rowid "
-            "FROM read_parquet(?, file_row_number = true) AS part JOIN names USING (name)",
+            f"SELECT part.file_index, part.file_row_number, names.rowid FROM {source} AS part JOIN names USING (name)",
             params=[files],
         )
         for batch in found.to_arrow_reader(2**20):
