@@ -18,7 +18,7 @@ from superbloom.errors import InputError
 from superbloom.reproduce import costs, lab, paper
 from superbloom.reproduce.cells import OF_ENTITIES, PAPER, SAMPLERS, Shapes, cells
 from superbloom.reproduce.claims import FAILS, HOLDS, UNDECIDED, claims
-from superbloom.reproduce.command import in_minutes, reproduce
+from superbloom.reproduce.command import _settings, in_minutes, reproduce
 from superbloom.reproduce.pages import page
 from superbloom.reproduce.plots import plots
 from superbloom.reproduce.results import Difference, Results
@@ -351,6 +351,22 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(corpus_folder, tmp_path, o
     with pytest.raises(InputError, match=message):
         reproduce(corpus_folder, tmp_path / "report", **options)
     assert not [file for file in tmp_path.glob("report/*") if not file.name.startswith(".")]
+
+
+def test_what_was_measured_of_another_corpus_is_not_taken_over(corpus_folder, tmp_path):
+    """Where nothing was trained yet, a report may begin anew, also on another corpus."""
+    one, other = Corpus.open(corpus_folder), rings(seed=1)
+    first = _settings(corpus_folder, one, tmp_path, None, 1)
+    files = {name: tmp_path / f"{name}.json" for name in ("settings", "yardsticks", "costs")}
+    for same, corpus in ((True, one), (False, other)):
+        for file in files.values():
+            file.write_text(json.dumps(first))
+        assert _settings(corpus_folder, corpus, tmp_path, None, 1)["corpus"] == corpus.fingerprint()
+        assert {name: file.exists() for name, file in files.items()} == {
+            "settings": False,
+            "yardsticks": same,
+            "costs": same,
+        }
 
 
 def test_a_folder_of_other_things_is_left_alone(corpus_folder, tmp_path):

@@ -105,7 +105,10 @@ def _settings(folder: Path, corpus: Corpus, out: Path, budget: str | None, share
     there = out / f"{SETTINGS}.json"
     begun = any(file for part in ("cells", "runs") for file in (out / part).glob("*"))
     if there.is_file() and not begun:
-        there.unlink()
+        if read_json(there).get("corpus") != corpus.fingerprint():
+            for measured in ("yardsticks", "costs"):
+                (out / f"{measured}.json").unlink(missing_ok=True)
+        there.unlink()  # last, so that nothing measured is left without it
     if there.is_file():
         settings = read_json(there)
         if settings.get("corpus") != corpus.fingerprint():
