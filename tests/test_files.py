@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,24 @@ def test_damaged_file_is_told(tmp_path: Path, kind: str) -> None:
     packed[150_000] ^= 0xFF
     with pytest.raises(InputError, match=f"{kind}. is damaged"):
         list(open_lines(write(tmp_path, bytes(packed))))
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_a_later_part_that_does_not_begin_as_one_is_told(tmp_path: Path, kind: str) -> None:
+    """Not taken for the end of the file, with all that follows."""
+    first, second = PACK[kind](b"one\n" * 1000), PACK[kind](b"two\n" * 1000)
+    for damage in (b"\xff", second[:1] + b"\xff"):
+        path = write(tmp_path, first + damage + second[len(damage) :])
+        with pytest.raises(InputError, match=rf"'{re.escape(str(path))}' \({kind}\) is damaged or cut short near byte"):
+            list(open_lines(path))
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("padding", [4, 40_000])
+def test_zeros_may_follow_a_part(tmp_path: Path, kind: str, padding: int) -> None:
+    zeros = b"\0" * padding
+    path = write(tmp_path, PACK[kind](b"one\n") + zeros + PACK[kind](b"two\n") + zeros)
+    assert list(open_lines(path)) == ["one", "two"]
 
 
 @pytest.mark.parametrize(("magic", "kind"), [(b"7z\xbc\xaf\x27\x1c", "7z"), (b"PK\x03\x04", "zip")])

@@ -217,7 +217,9 @@ def test_articles_of_a_dump(tmp_path, mini, monkeypatch, piece_bytes):
     notices = []
     prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, notice=notices.append)
     corpus = Corpus.open(tmp_path / "corpus")
-    assert notices == [f"'{tmp_path / 'dump.xml'}' ends within a page, which is left out"]
+    assert notices == [
+        f"'{tmp_path / 'dump.xml'}' ends within a page, which is left out: it is cut short; what precedes is kept"
+    ]
     rows = {key: " ".join(row).replace(" ##", "") for key, row in spelled(corpus).items()}
     assert rows.keys() == {"Jazz", "Blues"}
     assert rows["Blues"] == "the blues"
@@ -225,6 +227,14 @@ def test_articles_of_a_dump(tmp_path, mini, monkeypatch, piece_bytes):
     assert "second" in rows["Jazz"]
     for gone in ("caption", "hidden", "note", "cell", "' '", "category", "file", "redirect", "chatter"):
         assert gone not in str(rows)
+
+
+@pytest.mark.parametrize(("end", "told"), [("</mediawiki>", False), ("", True)])
+def test_a_dump_cut_between_pages_is_told(tmp_path, mini, end, told):
+    (tmp_path / "dump.xml").write_text(PAGES + end)
+    notices = []
+    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, notice=notices.append)
+    assert ["ends without </mediawiki>: it is cut short" in notice for notice in notices] == [True] * told
 
 
 def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):

@@ -24,8 +24,8 @@ from superbloom.errors import InputError
 
 PACKINGS: dict[str, Callable[[BinaryIO], Any]] = {
     "gzip": lambda file: gzip.GzipFile(fileobj=file),
-    "bzip2": bz2.BZ2File,
-    "xz": lzma.LZMAFile,
+    "bzip2": lambda file: io.BufferedReader(_Streams(file, bz2.BZ2Decompressor), SALVAGE_BYTES),
+    "xz": lambda file: io.BufferedReader(_Streams(file, lzma.LZMADecompressor), SALVAGE_BYTES),
     "zstd": lambda file: pa.CompressedInputStream(file, "zstd"),
 }
 MAGIC = {
@@ -129,6 +129,38 @@ class _Stored(io.RawIOBase):
         if not self.closed and self.file is not sys.stdin.buffer:
             self.file.close()
         super().close()
+
+
+class _Streams(io.RawIOBase):
+    """The bytes of bzip2 or xz streams one after another; zeros may stand between them and at the end.
+
+    BZ2File and LZMAFile take whatever does not begin as a stream does for the end, and leave out all that follows.
+    """
+
+    def __init__(self, file: BinaryIO, unpacker: Callable[[], Any]) -> None:
+        self.file, self.new, self.unpacker = file, unpacker, unpacker()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            stored = b""
+            if self.unpacker.eof:
+                stored = self.unpacker.unused_data.lstrip(b"\0")
+                while not stored:
+                    block = self.file.read(SALVAGE_BYTES)
+                    if not block:
+                        return 0
+                    stored = block.lstrip(b"\0")
+                self.unpacker = self.new()
+            elif self.unpacker.needs_input:
+                stored = self.file.read(SALVAGE_BYTES)
+                if not stored:
+                    raise EOFError("it ends within a stream")
+            if data := self.unpacker.decompress(stored, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
 
 
 class _Unpacked(io.RawIOBase):

@@ -95,8 +95,9 @@ def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callab
                 if not read:
                     break
                 _check_size(rest, form, path, line)
-            if form is Form.PAGES and b"<page>" in rest:
-                notice(f"'{path}' ends within a page, which is left out")
+            if form is Form.PAGES and b"</mediawiki>" not in rest:
+                within = "within a page, which is left out" if b"<page>" in rest else "without </mediawiki>"
+                notice(f"'{path}' ends {within}: it is cut short; what precedes is kept")
 
 
 def _form(head: bytes) -> tuple[Form, Site | None]:
