@@ -17,7 +17,7 @@ from superbloom.evaluate import HeldOut
 from superbloom.hashing import BloomHash, max_alpha
 from superbloom.model import Model
 from superbloom.predict import Predictor
-from superbloom.prior import Prior, surplus
+from superbloom.prior import Prior, surplus, training_counts
 from superbloom.scoring import Bonus
 from superbloom.special import Special
 
@@ -207,3 +207,10 @@ def test_without_a_prior_the_temperature_is_the_number_of_hashes(fitted):
     (found,) = Predictor(bare).predict(CONTEXT, k=10)
     expected = true_shares(replace(fitted, prior=replace(fitted.prior, temperature=2.0)), prior=False)
     assert [p.probability for p in found] == pytest.approx([expected[p.name] for p in found], rel=1e-4)
+
+
+def test_counts_beyond_int32_stay_the_largest(ring_corpus, monkeypatch):
+    """Wrapped, the most frequent id would be the rarest."""
+    counts = np.array([2**32 + 1000, 3 * 10**9, 2**31 - 1, 5])
+    monkeypatch.setattr(Corpus, "id_counts", lambda corpus, split: counts)
+    assert training_counts(ring_corpus).tolist() == [2**31 - 1] * 3 + [5]

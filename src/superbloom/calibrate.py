@@ -14,7 +14,7 @@ from torch import Tensor
 from superbloom.corpus import Corpus
 from superbloom.evaluate import HeldOut
 from superbloom.model import Model
-from superbloom.prior import Prior, surplus
+from superbloom.prior import Prior, surplus, training_counts
 from superbloom.scoring import COMBINES
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -28,7 +28,7 @@ CHUNK = 2**24  # scores at a time
 def calibrate(model: Model, corpus: Corpus) -> Prior:
     """The prior to use with a trained model; of no weight if the corpus has no validation rows."""
     bloom = model.target_bloom
-    counts = torch.from_numpy(corpus.id_counts("train")).int()
+    counts = training_counts(corpus)
     unhashed = bloom.num_buckets == bloom.num_ids  # every id is its token: nothing to add
     weights = WEIGHTS[:1] if unhashed else WEIGHTS
     temperatures = [bloom.num_hashes * temperature for temperature in TEMPERATURES]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from superbloom.corpus import Corpus
 from superbloom.hashing import BloomHash
 from superbloom.scoring import Bonus
 
@@ -33,6 +34,11 @@ class Prior:
     def bonus(self, bloom: BloomHash) -> Bonus | None:
         """What the search adds to each id's score."""
         return Bonus.of(self.weight * surplus(self.counts, bloom), bloom) if self.weight else None
+
+
+def training_counts(corpus: Corpus) -> Tensor:
+    """How often each id occurs in training rows; int32 is as far as a prior, a matter of logarithms, counts."""
+    return torch.from_numpy(corpus.id_counts("train")).clamp(max=2**31 - 1).int()
 
 
 def surplus(counts: Tensor, bloom: BloomHash) -> Tensor:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from torch import Tensor
 
 from superbloom.config import TrainConfig
@@ -18,7 +17,7 @@ from superbloom.evaluate import KS, HeldOut, ranks
 from superbloom.logs import Log
 from superbloom.model import Model
 from superbloom.predict import Predictor
-from superbloom.prior import Prior
+from superbloom.prior import Prior, training_counts
 from superbloom.processes import Stop, agree, main_process
 from superbloom.progress import TrainingProgress
 
@@ -38,7 +37,7 @@ class Watch(L.Callback):
         progress: TrainingProgress,
         seconds: float = 0.0,
     ) -> None:
-        prior = Prior.untuned(torch.from_numpy(corpus.id_counts("train")).int(), model.target_bloom)
+        prior = Prior.untuned(training_counts(corpus), model.target_bloom)
         self.predictor = Predictor(replace(model, prior=prior))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
