@@ -246,6 +246,14 @@ def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
     assert (allowed <= 32 * 2.0**-24 * size).all()
 
 
+def test_the_mass_of_a_small_catalogue_is_exact(wide):
+    """So few ids are ranked in a moment, where their mass is asked for."""
+    bloom, log_probs = wide
+    found = top_k(log_probs, bloom, 3, temperature=1.0)
+    assert found.scored.tolist() == [bloom.num_ids] * 2
+    assert found.unscored.tolist() == [-torch.inf] * 2
+
+
 def test_with_a_bonus_every_id_of_an_open_bucket_is_scored_once(wide):
     """Buckets are opened by what they add with the bonus, which may be more or less than their log-probabilities."""
     bloom, log_probs = wide
