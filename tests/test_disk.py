@@ -239,8 +239,8 @@ def judged(
     return outcome
 
 
-def state(old: Path, path: Path, kind: str, new: dict[str, bytes]) -> str:
-    """Whether an artefact is the old one, the new one, another that is whole, or partial."""
+def state(old: Path, path: Path, kind: str, new: dict[str, bytes] | None = None) -> str:
+    """Whether an artefact is the old one, the new one, if it is known, another that is whole, or partial."""
     if not path.exists():
         return "absent" if not old.exists() else "partial"
     if old.exists() and content(path) == content(old):
@@ -250,7 +250,7 @@ def state(old: Path, path: Path, kind: str, new: dict[str, bytes]) -> str:
         load(path, kind)
     except Exception:
         return "partial"
-    return "new" if kind == "report" or tables(content(path)) == tables(new) else "other"
+    return "new" if new is None or kind == "report" or tables(content(path)) == tables(new) else "other"
 
 
 def tables(files: dict[str, bytes]) -> dict[str, bytes]:
