@@ -6,6 +6,8 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
 from typing import Any
 
 OUTPUT = "output.txt"  # in the folder a command runs in: what it printed
@@ -13,11 +15,25 @@ OUTPUT = "output.txt"  # in the folder a command runs in: what it printed
 
 def start(folder: Path, *arguments: object, before: Callable[[], None] | None = None, **environment: object) -> Any:
     """A process that runs `superbloom ARGUMENTS` in a folder; `before` is called in it first."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["superbloom.run", "superbloom.train", "superbloom.cli", "torch.utils.tensorboard"])
-    process = context.Process(target=_run, args=(str(folder), list(map(str, arguments)), before, environment))
+    process = _context().Process(target=_run, args=(str(folder), list(map(str, arguments)), before, environment))
     process.start()
     return process
+
+
+def command(*arguments: object, cwd: str | Path = ".", code: int = 0) -> CompletedProcess[str]:
+    """What `superbloom ARGUMENTS` prints, typed in a folder; it has to end with this exit code, without traceback."""
+    with TemporaryDirectory() as place:
+        outputs = [f"{place}/out", f"{place}/err"]
+        process = _context().Process(
+            target=_print_to, args=(outputs, str(Path(cwd).resolve()), list(map(str, arguments)))
+        )
+        process.start()
+        process.join(timeout=300)
+        assert process.exitcode is not None, f"{arguments} does not end"
+        done = CompletedProcess(arguments, process.exitcode, *(Path(file).read_text() for file in outputs))
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def start_together(folder: Path, processes: int, *arguments: object, **options: Any) -> list[Any]:
@@ -37,7 +53,25 @@ def finish(folder: Path, *processes: Any) -> None:
         assert process.exitcode == 0, (folder / OUTPUT).read_text()
 
 
-def _run(folder: str, arguments: list[str], before: Callable[[], None] | None, environment: dict[str, object]) -> None:
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["superbloom.run", "superbloom.train", "superbloom.cli", "torch.utils.tensorboard"])
+    return context
+
+
+def _print_to(outputs: list[str], folder: str, arguments: list[str]) -> None:
+    for number, file in enumerate(outputs, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    _run(folder, arguments, None, {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}, output=None)
+
+
+def _run(
+    folder: str,
+    arguments: list[str],
+    before: Callable[[], None] | None,
+    environment: dict[str, object],
+    output: str | None = OUTPUT,
+) -> None:
     os.environ |= {name: str(value) for name, value in environment.items()}
     os.chdir(folder)
     import torch
@@ -46,7 +80,8 @@ def _run(folder: str, arguments: list[str], before: Callable[[], None] | None, e
 
     torch.set_num_threads(1)
     sys.argv = ["superbloom", *arguments]
-    sys.stdout = sys.stderr = open(OUTPUT, "a", buffering=1)  # noqa: PTH123, SIM115
+    if output is not None:
+        sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: PTH123, SIM115
     if before is not None:
         before()
     main()

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import os
 import re
 import subprocess
 import sys
@@ -11,21 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from launch import command as run
 
 import superbloom
 from superbloom import Corpus, store
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
-
-
-def run(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "superbloom", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

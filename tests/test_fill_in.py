@@ -1,12 +1,12 @@
 """A model of text is asked with a text, and answers as the paper's Figure 5 does."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from launch import command
 
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
@@ -113,13 +113,8 @@ def test_recall_is_told_by_kind(model, text_corpus):
 
 def test_the_command_answers_a_text(model, tmp_path):
     model.save_pretrained(tmp_path / "model")
-
-    def ask(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "superbloom", "predict", "model", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-
+    ask = partial(command, "predict", "model", cwd=tmp_path)
     shown = ask("--text", "[MASK] is a jazz musician.", "-k", "2")
-    assert shown.returncode == 0, shown.stderr
     assert "miles_davis" in shown.stdout
     assert "certified" in shown.stdout
     half = ask("--text", "[MASK] is a jazz qq.", "-k", "1")
@@ -133,7 +128,6 @@ def test_the_command_answers_a_text(model, tmp_path):
         ((), "error: give the names of a context, or a --text with [MASK], and not both"),
         (("--text", "a [MASK]", "--exclude-context"), "error: exclude_context goes with names"),
     ):
-        failed = ask(*words)
-        assert failed.returncode == 2
+        failed = ask(*words, code=2)
         assert failed.stderr.startswith(line), failed.stderr
         assert len(failed.stderr.splitlines()) == 1

@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launch import command
 
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.errors import InputError
@@ -21,15 +23,7 @@ from superbloom.plan import Rates, costs, in_bytes, plan
 GB = 10**9
 TRAINING = TrainConfig(steps=1)
 RATES = Rates(products=1e11, reading=1e10, narrow=3e10)
-
-
-def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "superbloom", "plan", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done
+run = partial(command, "plan")
 
 
 @pytest.mark.parametrize("num_ids", [2, 50, 3_000, 40_000])

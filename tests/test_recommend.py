@@ -1,13 +1,12 @@
 """From histories to tables of recommendations."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from launch import command as superbloom
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
@@ -154,13 +153,6 @@ def folders(fitted, corpus, tmp_path_factory):
     corpus.save(folder / "corpus")
     fitted.save_pretrained(folder / "model")
     return folder
-
-
-def superbloom(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "superbloom", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def test_the_command_writes_what_python_returns(fitted, folders, tmp_path):
