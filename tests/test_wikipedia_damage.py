@@ -319,7 +319,7 @@ def test_interrupted_run_goes_on_and_so_does_one_whose_worker_is_killed(site: Pa
     assert files(site / "stopped") == files(site / "whole.xml")
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_before_any_change_of_a_file_it_goes_on(tmp_path: Path, step: int) -> None:
     # When it opens, renames or removes a file, from making the folder of parts to removing it.
     (tmp_path / "dump.xml").write_bytes(whole(varied_pages(5)))
