@@ -49,7 +49,14 @@ CALLS = (
     "write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile,"
     "openat,mkdir,mkdirat,chmod,fchmod,fchmodat,rename,renameat,renameat2,symlink,link"
 )
-LIBRARIES = ("pandas", "pydantic", "tokenizers", "matplotlib.figure", "PIL.PngImagePlugin")  # imported late by commands
+LIBRARIES = (
+    "pandas",
+    "pydantic",
+    "tokenizers",
+    "matplotlib.figure",
+    "PIL.PngImagePlugin",
+    "pyarrow.dataset",
+)  # imported late
 
 
 @dataclass(frozen=True)
