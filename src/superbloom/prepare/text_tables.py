@@ -12,7 +12,6 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def read_text(
     if not any(line.strip() for line in lines):
         return
     layout = layout_of(lines, columns, format_, file)
-    source = _utf8(head, stream, encoding, file)
+    source = _utf8(head, stream, encoding, file, layout.end if layout else b"")
     try:
         if layout is None:
             yield from _read_lines(source, "\t" if any("\t" in line for line in lines) else None, file)
@@ -95,6 +94,11 @@ class Layout:
     width: int
     skip: int
     places: dict[str, int]
+
+    @property
+    def end(self) -> bytes:
+        """A row of our own for the end of a text with quotation marks: one that is never closed swallows it."""
+        return f"\n{self.separator.join([END] * self.width)}\n".encode() if self.quoted else b""
 
 
 def layout_of(lines: list[str], columns: Columns, format_: str, file: File) -> Layout | None:
@@ -176,9 +180,6 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
     names = [str(place) for place in range(layout.width)]
     stored = {role: names[place] for role, place in layout.places.items() if place < layout.width}
     chosen = list(dict.fromkeys(stored.values()))
-    if layout.quoted:  # a row of our own at the end: an open quotation mark swallows it
-        last = delimiter.join([END] * layout.width)
-        stream = _Chunks(chain(iter(partial(source.read, BLOCK_BYTES), b""), [f"\n{last}\n".encode()]))
     try:
         reader = pyarrow.csv.open_csv(
             stream,
@@ -298,8 +299,8 @@ def _not_in(encoding: str, file: File, error: UnicodeDecodeError) -> InputError:
     return InputError(f"'{file.name}' is not {encoding}: {error.reason}; try --encoding latin-1")
 
 
-def _utf8(head: bytes, stream: io.BufferedReader, encoding: str, file: File) -> io.BufferedReader:
-    """A text as a stream of UTF-8 bytes, whatever it is written in, from its beginning."""
+def _utf8(head: bytes, stream: io.BufferedReader, encoding: str, file: File, end: bytes) -> io.BufferedReader:
+    """A text as a stream of UTF-8 bytes, whatever it is written in, from its beginning, and what follows its end."""
 
     def blocks() -> Iterator[bytes]:
         yield head
@@ -316,7 +317,8 @@ def _utf8(head: bytes, stream: io.BufferedReader, encoding: str, file: File) -> 
             raise _not_in(encoding, file, error) from None
 
     plain = codecs.lookup(encoding).name == "utf-8"
-    return io.BufferedReader(_Chunks(_without_mark(blocks() if plain else recoded())), BLOCK_BYTES)
+    whole = chain(_without_mark(blocks() if plain else recoded()), [end])
+    return io.BufferedReader(_Chunks(whole), BLOCK_BYTES)
 
 
 def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
