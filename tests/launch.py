@@ -29,7 +29,9 @@ def command(*arguments: object, cwd: str | Path = ".", code: int = 0) -> Complet
         )
         process.start()
         process.join(timeout=300)
-        assert process.exitcode is not None, f"{arguments} does not end"
+        if process.exitcode is None:
+            process.kill()  # or Python would wait for it at its own end
+            raise AssertionError(f"{arguments} does not end")
         done = CompletedProcess(arguments, process.exitcode, *(Path(file).read_text() for file in outputs))
     assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr

@@ -49,14 +49,8 @@ CALLS = (
     "write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile,"
     "openat,mkdir,mkdirat,chmod,fchmod,fchmodat,rename,renameat,renameat2,symlink,link"
 )
-LIBRARIES = (
-    "pandas",
-    "pydantic",
-    "tokenizers",
-    "matplotlib.figure",
-    "PIL.PngImagePlugin",
-    "pyarrow.dataset",
-)  # imported late
+# Imported late by commands.
+LIBRARIES = ("pandas", "pydantic", "tokenizers", "matplotlib.figure", "PIL.PngImagePlugin", "pyarrow.dataset")
 
 
 @dataclass(frozen=True)
