@@ -1,6 +1,8 @@
 """Shared pieces: small corpora whose answers are known, and where real data may lie."""
 
+import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from checks import check, pytest_terminal_summary  # noqa: F401, a fixture and a hook
 from hypothesis import settings
 
+from superbloom.batches import Batch
 from superbloom.corpus import Corpus
 
 torch.set_num_threads(1)  # pytest-xdist runs a process per core
@@ -36,6 +39,15 @@ def rings(num_rings: int = 24, ring: int = 8, rows: int = 800, seed: int = 0) ->
     return Corpus.from_sequences(
         [rng.permutation(names[rng.integers(num_rings)])[: rng.integers(3, ring + 1)].tolist() for _ in range(rows)]
     )
+
+
+def digest(batches: Iterable[Batch]) -> str:
+    """Of the numbers of batches."""
+    found = hashlib.sha256()
+    for batch in batches:
+        for part in (*batch[:3], torch.tensor(batch.total)):
+            found.update(part.to(torch.int32).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 @pytest.fixture(scope="session")
