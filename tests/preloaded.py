@@ -1,0 +1,55 @@
+"""Imports what the commands need, so that processes forked from the one that imported this start at once."""
+
+import atexit
+import gc
+from importlib import import_module
+
+COMMANDS = (
+    "cli",
+    "run",
+    "train",
+    "predict",
+    "recommend",
+    "report",
+    "plan",
+    "demo",
+    "growth",
+    "card",
+    "client",
+    "evaluate",
+)
+COMMANDS += (
+    "prepare.sequences",
+    "prepare.interactions",
+    "prepare.text",
+    "prepare.wikipedia",
+    "serve.command",
+    "serve.app",
+)
+COMMANDS += (
+    "reproduce.command",
+    "reproduce.lab",
+    "reproduce.plots",
+    "yardsticks",
+    "calibrate",
+    "start",
+    "coherent",
+    "explain",
+)
+# Libraries that commands import only when they need them.
+LIBRARIES = ("torch.utils.tensorboard", "rich.live", "rich.table", "matplotlib.figure", "PIL.PngImagePlugin", "duckdb")
+LIBRARIES += (
+    "pyarrow.dataset",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "pandas",
+    "pydantic",
+    "tokenizers",
+    "scipy.sparse.linalg",
+)
+LIBRARIES += ("numpy.ma", "uvicorn", "fastapi", "multiprocessing.pool")
+
+for name in (*(f"superbloom.{name}" for name in COMMANDS), *LIBRARIES):
+    import_module(name)
+gc.freeze()  # or each process would look through all of this for garbage
+atexit.register(gc.unfreeze)
