@@ -187,7 +187,7 @@ def _with_files(
     os.environ |= {"OMP_NUM_THREADS": "1"} | environment
     os.chdir(folder)
     # The buffers of sys.stdout belong to the files that were there before.
-    sys.stdin, sys.stdout, sys.stderr = (open(number, mode, closefd=False) for number, mode in enumerate("rww"))  # noqa: PTH123, SIM115
+    sys.stdin, sys.stdout, sys.stderr = (open(number, mode, closefd=False) for number, mode in enumerate("rww"))  # noqa: SIM115
     try:
         function(*arguments)
     finally:
