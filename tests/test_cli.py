@@ -65,8 +65,14 @@ def test_names_may_be_separated_by_anything(tmp_path):
     assert json.loads(done.stdout)["counts"]["ids"] == 5
 
 
-def test_the_version_is_told(tmp_path):
-    assert run("--version", cwd=tmp_path).stdout == f"superbloom {superbloom.__version__}\n"
+def test_the_installed_command_is_the_one_that_is_tested(home):
+    """All other tests fork a process that calls main; this one starts what pip installed, as users do."""
+    installed = Path(sys.executable).with_name("superbloom")
+    options = {"cwd": home, "capture_output": True, "text": True, "check": True}
+    version = subprocess.run([installed, "--version"], **options)
+    assert version.stdout == run("--version").stdout == f"superbloom {superbloom.__version__}\n"
+    found = subprocess.run([installed, "predict", "model", "Oslo", "--json"], **options)
+    assert json.loads(found.stdout) == json.loads(run("predict", "model", "Oslo", "--json", cwd=home).stdout)
 
 
 @pytest.mark.parametrize("packed", ["gz", "xz", "zst", "bz2"])
@@ -368,15 +374,6 @@ def test_the_built_in_corpus_holds_the_papers_entities():
 @pytest.mark.slow
 def test_the_built_in_corpus_is_rebuilt_byte_for_byte(data):
     assert build(data / "wiki" / "enwik8.xz") == LINKS.read_bytes()
-
-
-def test_the_demo_runs_from_start_to_end(tmp_path):
-    done = run("demo", "--minutes", 0.05, cwd=tmp_path)
-    assert "20,000 entities" in done.stdout
-    assert re.search(r"this model +│ +\d\.\d{3}", done.stdout)
-    assert "Tunisia  Tunis  Thailand  [MASK]" in done.stdout
-    assert "superbloom predict superbloom-demo/model" in done.stdout
-    run("predict", "superbloom-demo/model", "Jazz", "Piano", "[MASK]", cwd=tmp_path)
 
 
 def test_every_public_name_can_be_imported():

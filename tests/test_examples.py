@@ -1,19 +1,20 @@
 """The examples run."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import launch
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPT = """
+import runpy, sys, warnings
+warnings.simplefilter("error", UserWarning)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 
 def run(name: str, folder: Path) -> str:
-    """What an example prints, trained for some seconds."""
-    command = [sys.executable, "-W", "error::UserWarning", EXAMPLES / name]
-    done = subprocess.run(
-        command, env=os.environ | {"MINUTES": "0.1"}, cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    """What an example prints, trained for a moment."""
+    done = launch.python(SCRIPT, EXAMPLES / name, cwd=folder, environment={"MINUTES": "0.01"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
