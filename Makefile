@@ -1,10 +1,13 @@
-# make demo: train on real Wikipedia links for five minutes and ask the model.   make test: all tests.
+# make demo: train on real Wikipedia links for five minutes and ask the model.   make test: all tests but the slow ones.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test slow lint docs corpus clean
+.PHONY: setup demo quick test slow lint docs corpus clean
+
+# Compiled code is kept: the tests start many processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
@@ -17,11 +20,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/superbloom demo
 
+# The tests of each tier contain those of the one before. Times: CONTRIBUTING.md.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations 10 --durations-min 0.1
+
+quick: $(READY)
+	$(PYTEST) -m 'not system and not slow and not alone'
+
 test: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	$(PYTEST)
 
 slow: $(READY) lint
-	OMP_NUM_THREADS=1 SUPERBLOOM_CASES=10000 $(BIN)/python -m pytest -n auto -m 'not alone'
+	SUPERBLOOM_CASES=10000 $(PYTEST) -m 'not alone'
 	$(BIN)/python -m pytest -m alone
 
 lint: $(READY)
