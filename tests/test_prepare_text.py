@@ -5,14 +5,17 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 
+import launch
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_text import begins_of, is_punctuation, words_of
@@ -106,7 +109,7 @@ def plain_vocabulary(texts: list[str], size: int, min_count: int) -> set[str]:
 LINES = st.lists(st.sampled_from(["a", "cat", "The", "cat sat", "é", "x.", "end!”", ",", "☃", "中国"]), max_size=8)
 
 
-@settings(max_examples=25)
+@settings(max_examples=CASES // 100)
 @given(st.lists(LINES.map(" ".join), min_size=1, max_size=12), st.integers(0, 6), st.integers(1, 3), st.integers(4, 60))
 def test_counts_and_rows_do_not_depend_on_how_text_is_cut(tmp_path_factory, lines, room, min_count, piece_bytes):
     tmp_path = tmp_path_factory.mktemp("cut")
@@ -160,7 +163,7 @@ def test_documents_of_wikiextractor(tmp_path, mini, monkeypatch, piece_bytes):
     monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(documents, "HEAD_BYTES", max(8, piece_bytes))
     (tmp_path / "wiki_00").write_text(DOCS)
-    corpus = prepared(tmp_path, [tmp_path / "wiki_00"], wordpieces=mini, min_count=1)
+    corpus = prepared(tmp_path, [tmp_path / "wiki_00"], wordpieces=mini, min_count=1, workers=1)
     rows = spelled(corpus)
     assert list(rows) == ['Miles & "Co"', 'A "quoted" one', "3"]
     assert rows["3"] == ["no title"]
@@ -185,13 +188,13 @@ def test_folders_packed_files_and_stdin_are_the_same_text(tmp_path, mini, monkey
         (folder / f"b.{name}").write_bytes(pack(b"\xef\xbb\xbf" + TEXT.encode()))
         (folder / "a.txt").write_text("First file.")
         (folder / ".hidden").write_bytes(b"\xff")
-        corpus = prepared(tmp_path, [tmp_path / f"in-{name}"], wordpieces=mini)
+        corpus = prepared(tmp_path, [tmp_path / f"in-{name}"], wordpieces=mini, workers=1)
         expected = expected or spelled(corpus)
         assert spelled(corpus) == expected, number
     assert len(expected) == 4
     data = b"First file.\n\n" + TEXT.encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    assert spelled(prepared(tmp_path, ["-"], wordpieces=mini)) == expected
+    assert spelled(prepared(tmp_path, ["-"], wordpieces=mini, workers=1)) == expected
 
 
 PAGES = """<mediawiki xml:lang="en"><siteinfo><namespaces><namespace key="6">File</namespace>
@@ -215,7 +218,7 @@ def test_articles_of_a_dump(tmp_path, mini, monkeypatch, piece_bytes):
     monkeypatch.setattr(documents, "HEAD_BYTES", 300)
     (tmp_path / "dump.xml").write_text(PAGES + "<page><title>Cut")
     notices = []
-    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, notice=notices.append)
+    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, workers=1, notice=notices.append)
     corpus = Corpus.open(tmp_path / "corpus")
     assert notices == [
         f"'{tmp_path / 'dump.xml'}' ends within a page, which is left out: it is cut short; what precedes is kept"
@@ -233,7 +236,7 @@ def test_articles_of_a_dump(tmp_path, mini, monkeypatch, piece_bytes):
 def test_a_dump_cut_between_pages_is_told(tmp_path, mini, end, told):
     (tmp_path / "dump.xml").write_text(PAGES + end)
     notices = []
-    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, notice=notices.append)
+    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, workers=1, notice=notices.append)
     assert ["ends without </mediawiki>: it is cut short" in notice for notice in notices] == [True] * told
 
 
@@ -342,7 +345,7 @@ def test_a_text_of_one_line_is_one_document(tmp_path, mini, monkeypatch):
     monkeypatch.setattr(documents, "HEAD_BYTES", 64)
     monkeypatch.setattr(documents, "MAX_LINE_BYTES", 200)
     (tmp_path / "a.txt").write_bytes(b"the jazz " * 300)
-    (words,) = spelled(prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini)).values()
+    (words,) = spelled(prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, workers=1)).values()
     assert " ".join(words).split() == ["the", "jazz"] * 300
 
 
@@ -399,16 +402,17 @@ def test_real_articles_of_a_real_dump(tmp_path, data):
 
 
 def test_the_command_as_a_process_takes_stdin_and_prints_one_document(tmp_path, mini):
-    command = [sys.executable, "-m", "superbloom", "prepare", "text", "-", "--out", "corpus", "--json"]
+    command = ["superbloom", "prepare", "text", "-", "--out", "corpus", "--json"]
     command += ["--wordpieces", mini.name, "--errors", "replace", "--workers", "2"]
     given = TEXT.encode() + b"\n\ncaf\xe9\n"
-    done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, timeout=120)
+    with launch.shell_path() as path:
+        options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "input": given, "capture_output": True}
+        done, strict = (subprocess.run(words, **options, timeout=120) for words in (command, command[:-4]))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["corpus"], told["counts"]["documents"]) == ("corpus", 4)
     assert Corpus.open(tmp_path / "corpus").info["source"] == "-"
-    done = subprocess.run(command[:-4], cwd=tmp_path, input=given, capture_output=True, timeout=120)
-    assert done.returncode == 2
-    assert b"error: line 9 of '-' is not UTF-8 (byte 0xe9 at position 3 of the line)" in done.stderr
-    assert done.stdout == b""
+    assert strict.returncode == 2
+    assert b"error: line 9 of '-' is not UTF-8 (byte 0xe9 at position 3 of the line)" in strict.stderr
+    assert strict.stdout == b""
     assert {entry.name for entry in tmp_path.iterdir()} == {"vocab.txt", "corpus"}

@@ -22,7 +22,10 @@ def session():
     """One session for all tests; the code uses the one that is active."""
     from pyspark.sql import SparkSession
 
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4", "spark.log.level": "ERROR"}
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
+    # Java would spend more time on making code fast than on these small logs.
+    settings |= {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    settings |= {"spark.ui.showConsoleProgress": "false"}
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield session
     session.stop()

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import PreTokenizedString
@@ -151,7 +152,7 @@ def vocabulary(names: dict[str, Kind], lowercase: bool = True) -> Vocab:
     return Vocab.from_arrays(list(names), counts, kinds, "lowercase" if lowercase else "cased")[0]
 
 
-@settings(max_examples=500)
+@settings(max_examples=CASES // 5)
 @given(TEXTS, st.booleans(), st.data())
 def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, data):
     words = [word for word, _, _ in words_of(text, lowercase)] or ["none"]
@@ -182,6 +183,7 @@ def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, dat
         assert any(expected.startswith(w[:1]) for w, _, _ in words_of(text[start:end], lowercase))
 
 
+@settings(max_examples=CASES // 10)
 @given(st.lists(TEXTS, max_size=5))
 def test_what_was_read_before_changes_nothing(texts):
     reader = Reader()
@@ -362,20 +364,34 @@ def test_sentences_that_do_not_fit_their_rows_are_refused(tmp_path, sentences):
         Corpus.open(tmp_path / "corpus")
 
 
+def longest_run(table: Table) -> int:
+    """How many places in a row are taken, at most; the first place follows the last."""
+    free = np.flatnonzero(table.keys < 0)
+    return int(np.diff(free, append=free[0] + len(table.keys)).max()) - 1
+
+
 def test_bigrams_chosen_to_collide_are_found_as_fast_as_others():
     """Keys that all lie in one 128th of a table that multiplies by the golden ratio: it took 15,000 rounds and more."""
     keys = np.arange(2000**2)
     keys = keys[(keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(57) == 0]
     for number in range(20):
         table = Table(keys, np.arange(len(keys)))
-        taken = np.diff(np.flatnonzero(table.keys < 0))  # runs of places that are taken
-        assert taken.max() < 1000
+        assert longest_run(table) < 1000
         if not number:
             assert (table.find(keys) == np.arange(len(keys))).all()
 
 
-def test_bigrams_are_found_fast_by_a_factor_near_a_fraction(monkeypatch):
-    """One product with it would put all keys into one run."""
-    monkeypatch.setattr(secrets, "randbits", lambda bits: 2 ** (bits - 1) + 1)
-    table = Table(np.arange(100_000), np.arange(100_000))
-    assert np.diff(np.flatnonzero(table.keys < 0)).max() < 1000
+class MultipliedOnce(Table):
+    def _places(self, keys):
+        return ((keys.astype(np.uint64) * self.factor) >> self.shift).astype(np.int64)
+
+
+@pytest.mark.parametrize(("above", "below"), [(1, 2), (1, 3), (2, 5)])
+def test_bigrams_are_found_fast_by_a_factor_near_a_fraction(monkeypatch, above, below):
+    """One product with it puts the keys into as many runs as the fraction has values."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits * above // below + 2**44)
+    keys = np.arange(4000)
+    assert longest_run(MultipliedOnce(keys, keys)) >= 4000 // below
+    table = Table(keys, keys)
+    assert longest_run(table) < 100
+    assert (table.find(keys) == keys).all()
