@@ -9,8 +9,10 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import launch
 import pytest
 
 from superbloom import corpus as corpus_module
@@ -61,10 +63,13 @@ def beside(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.parent.iterdir())
 
 
-def run(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> list[dict]:
-    """The JSON lines a script prints; it must end well."""
-    command = [*prefix, sys.executable, "-X", "faulthandler", "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def run(script: str, *arguments: object) -> list[dict]:
+    """The JSON lines a script prints."""
+    return printed(launch.python(script, *arguments, timeout=120))
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> list[dict]:
+    """The JSON lines of a script that has to end well."""
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -317,7 +322,9 @@ def test_a_full_disk_leaves_the_old_folder(pairs, tmp_path):
     prefix = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh")
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("this system lets nobody mount a file system of their own")
-    lines = run(FULL_DISK, "full", pairs, tmp_path, prefix=prefix)
+    command = [*prefix, sys.executable, "-c", FULL_DISK, "full", str(pairs), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    lines = printed(done)
     _check_full_disk(lines)
     assert {"No space left on device" in line["saved"] for line in lines} == {True}
 
@@ -373,37 +380,31 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_loads(pairs, tmp_path, kind):
     assert 10 < swap < len(lines) - 3  # moments before and after were met
 
 
-WRITER = """
-import sys
-from superbloom import Corpus
-old, new = Corpus.open(sys.argv[1] + "/old"), Corpus.open(sys.argv[1] + "/new")
-print("ready", flush=True)
-while True:
-    new.save(sys.argv[2])
-    old.save(sys.argv[2])
-"""
+def write_for_ever(source: Path, folder: Path) -> None:
+    """In a process: replace the folder by one of two, over and over."""
+    old, new = Corpus.open(source / "old"), Corpus.open(source / "new")
+    while True:
+        new.save(folder)
+        old.save(folder)
 
 
 @contextmanager
-def writing(source: Path, folder: Path):
-    """A process that replaces the folder by one of two, over and over."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, source, folder], stdout=subprocess.PIPE, text=True)
+def writing(source: Path, folder: Path, place: Path):
+    writer = launch.start(place, before=partial(write_for_ever, source, folder))
     try:
-        assert writer.stdout.readline() == "ready\n"
         yield
-        assert writer.poll() is None
+        assert writer.is_alive()
     finally:
         writer.kill()
-        writer.wait()
-        writer.stdout.close()
+        writer.join()
 
 
-def test_a_reader_beside_a_writer_sees_the_old_or_the_new(pairs, saved):
+def test_a_reader_beside_a_writer_sees_the_old_or_the_new(pairs, saved, tmp_path):
     seen = [OLD.fingerprint()]
     changes = 0
-    with writing(pairs / "corpus", saved):
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and changes < 200:
+    with writing(pairs / "corpus", saved, tmp_path):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and changes < 50:
             seen.append(Corpus.open(saved).fingerprint())
             changes += seen[-1] != seen[-2]
     assert set(seen) == {OLD.fingerprint(), NEW.fingerprint()}

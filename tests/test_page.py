@@ -192,7 +192,8 @@ def minus(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
-def choose_with_the_keyboard(visitor: Visitor, address: str) -> None:
+def choose_with_the_keyboard(visitor: Visitor, address: str, patience: float = 5000) -> None:
+    """patience: milliseconds in which arrow keys have to move."""
     page = visitor.open(address, ("k", 5))
     while page.evaluate("document.activeElement.id") != "name":
         page.keyboard.press("Tab")
@@ -204,7 +205,7 @@ def choose_with_the_keyboard(visitor: Visitor, address: str) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
-    expect(options.first).to_have_attribute("aria-selected", "true")
+    expect(options.first).to_have_attribute("aria-selected", "true", timeout=patience)
     expect(box).to_have_attribute("aria-activedescendant", options.first.get_attribute("id"))
     first = options.first.locator(".name").text_content()
     keep(page, "suggestions")
@@ -229,8 +230,8 @@ def test_names_are_chosen_with_the_keyboard_alone(visitor, address, check):
 
 def test_a_page_that_needs_a_mouse_is_noticed(visitor, model, spoil, check):
     spoil("suggest.js", 'if ((event.key === "ArrowDown"', 'if ((event.key === "Nothing"')
-    with serving(model) as address, pytest.raises(AssertionError) as noticed:
-        choose_with_the_keyboard(visitor, address)
+    with serving(model) as address, pytest.raises(AssertionError, match="aria-selected") as noticed:
+        choose_with_the_keyboard(visitor, address, patience=300)
     check.twin(20, "a list that arrow keys do not move in", str(noticed.value).splitlines()[0])
 
 

@@ -1,9 +1,7 @@
 """Sizes proposed for a catalogue and a memory: counted against built models, measured peaks, and what must grow."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch import command
+from launch import command, python
 
 from superbloom.config import PRESETS, ModelConfig, TrainConfig
 from superbloom.errors import InputError
@@ -66,9 +64,7 @@ print(peak() - before)
     ],
 )
 def test_memory_for_training_is_within_half_of_what_a_process_takes(model, training):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PEAK, json.dumps([model, training])]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    done = python(PEAK, json.dumps([model, training]), timeout=200)
     assert done.returncode == 0, done.stderr
     config = ModelConfig(num_ids=20_000, **model)
     parts = costs(config, replace(TRAINING, **training), GB).train_memory

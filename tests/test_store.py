@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import launch
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -136,10 +137,11 @@ def test_the_card_quotes_names(tmp_path):
     assert called == [(['say "a\\b"\n```', MASK], 10)]
 
 
-# Opens folders, each in a process of its own, forked after a good one was opened: so what follows is only its own time
-# and memory, and a death ends nothing else. What a job names as `broken` is left out of the code first.
+# Opens folders in processes that are forked after a good folder was opened: so what follows is only its own time and
+# memory. A process opens as many folders as `together` says, or ends before; another one opens those that follow.
+# What the first of its jobs names as `broken` is left out of the code before.
 PROBE = """
-import importlib, inspect, io, json, os, resource, signal, sys, textwrap, time
+import gc, importlib, inspect, io, json, os, resource, signal, sys, textwrap, time
 from pathlib import Path
 from superbloom import MASK, Corpus, InputError, Superbloom
 
@@ -211,7 +213,8 @@ def outcome(kind, folder, verify):
 
 def opened(number, kind, folder, verify):
     signal.alarm(120)  # it waits for something that never comes
-    resource.setrlimit(resource.RLIMIT_CPU, (5, 6))
+    seconds = 1 if kind == "spin" else 5
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 512 << 20, resource.RLIM_INFINITY))
     began, before = time.perf_counter(), status("VmHWM")
     os.path.exists(f"/job/{number}")  # a mark in what strace sees
@@ -220,27 +223,32 @@ def opened(number, kind, folder, verify):
     seconds, megabytes = time.perf_counter() - began, status("VmHWM") - before
     return {"outcome": what, "message": message, "seconds": seconds, "megabytes": megabytes}
 
-warm, jobs = json.load(sys.stdin)
+warm, jobs, together = json.load(sys.stdin)
 if any(kind == "command" for kind, *_ in jobs):
     import superbloom.reproduce.command, superbloom.serve.command, superbloom.train, torch.utils.tensorboard
     from superbloom import cli
 for folder in warm:
     globals()["model" if "model" in os.path.basename(folder) else "corpus"](folder, True)
-for number, (*job, broken) in enumerate(jobs):
+gc.freeze()  # or each process would look through all of this for garbage
+number = 0
+while number < len(jobs):
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        for change in broken:
+        for change in jobs[number][3]:
             without(*change)
         with os.fdopen(writer, "w") as answer:
-            json.dump(opened(number, *job), answer)
+            for job in range(number, min(number + together, len(jobs))):
+                print(json.dumps(opened(job, *jobs[job][:3])), file=answer, flush=True)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
-        told = answer.read()
+        told = answer.read().splitlines()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     died = {"outcome": signal.Signals(-code).name if code < 0 else "ended", "message": "", "seconds": 0, "megabytes": 0}
-    print(told if code == 0 else json.dumps(died), flush=True)
+    told += [json.dumps(died)] if code else []  # at the job after those it told of
+    print(*told, sep="\\n", flush=True)
+    number += len(told)
 """
 
 Job = tuple[str, Path, Any]
@@ -248,24 +256,27 @@ Change = tuple[str, str, str]
 
 
 def probe(
-    warm: list[Path], jobs: list[Job], broken: Sequence[Sequence[Change]] | None = None, trace: Path | None = None
+    warm: list[Path],
+    jobs: list[Job],
+    broken: Sequence[Sequence[Change]] | None = None,
+    trace: Path | None = None,
+    together: int = 1,
 ) -> list[Outcome]:
     """What happens to (kind, folder, verify) one after another: refused, accepted, another error, or a death.
 
     broken is, for each of them, what is left out of the code. With trace, also the files outside the folder that were
-    opened or changed, as strace sees it.
+    opened or changed, as strace sees it. together is how many of them a process opens.
     """
     changes = [()] * len(jobs) if broken is None else broken
     told = [(kind, str(folder), verify, left) for (kind, folder, verify), left in zip(jobs, changes, strict=True)]
-    watched = [] if trace is None else ["strace", *WATCHED, "-o", str(trace)]
-    done = subprocess.run(
-        [*watched, sys.executable, "-c", PROBE],
-        input=json.dumps([list(map(str, warm)), told]),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    given = json.dumps([list(map(str, warm)), told, together])
+    if trace is None:
+        done = launch.python(PROBE, given=given)
+        assert done.returncode == 0, done.stderr
+    else:
+        command = ["strace", *WATCHED, "-o", str(trace), sys.executable, "-c", PROBE]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     outcomes = list(map(json.loads, done.stdout.splitlines()))
     assert len(outcomes) == len(jobs)
     for number, elsewhere in enumerate(outside_of(trace, [folder for _, folder, _ in jobs]) if trace else []):
@@ -358,7 +369,8 @@ def damaged_folders(good: Path, tmp_path: Path, times: int) -> list[tuple[str, s
     for kind, name in FILES:
         for number, (damage, data) in enumerate(damaged(good / kind / name, times, rng)):
             folder = tmp_path / f"{kind}-{name}-{number}"
-            shutil.copytree(good / kind, folder)
+            shutil.copytree(good / kind, folder, copy_function=os.link)
+            (folder / name).unlink()
             (folder / name).write_bytes(data)
             found.append((kind, name, damage, folder))
     return found
@@ -367,7 +379,7 @@ def damaged_folders(good: Path, tmp_path: Path, times: int) -> list[tuple[str, s
 def missed(good: Path, folders: list[tuple[str, str, str, Path]], broken: Sequence[Change] = ()) -> Counter[str]:
     """What became of damages that were not refused with the name of the file, by outcome."""
     jobs = [(kind, folder, True) for kind, _, _, folder in folders]
-    outcomes = probe([good / "model"], jobs, [broken] * len(jobs))
+    outcomes = probe([good / "model"], jobs, [broken] * len(jobs), together=20)
     return Counter(
         found["outcome"] if found["outcome"] != "refused" else found["message"]
         for (_, name, _, folder), found in zip(folders, outcomes, strict=True)
@@ -402,7 +414,7 @@ def test_damage_is_missed_without_checksums_and_validation(good, tmp_path, check
 def test_without_checksums_damage_is_refused_or_harmless(good, tmp_path, times, check):
     """It is the checksum that catches flipped weights. And nothing dies without it (verify=False)."""
     folders = damaged_folders(good, tmp_path, times)
-    outcomes = probe([good / "model"], [(kind, folder, False) for kind, _, _, folder in folders])
+    outcomes = probe([good / "model"], [(kind, folder, False) for kind, _, _, folder in folders], together=20)
     found = [(*folder[:3], outcome["outcome"]) for folder, outcome in zip(folders, outcomes, strict=True)]
     assert {outcome for *_, outcome in found} == {"refused", "accepted"}
     assert ("model", "model.safetensors", "flip", "accepted") in found
@@ -1201,8 +1213,8 @@ checkpoints.torch.load = lambda path, weights_only, **options: read(path, weight
 
 def unpickled(good: Path, run: Path, broken: str = "") -> dict[str, int]:
     """How many objects were unpickled by loading, asking, serving and going on."""
-    command = [sys.executable, "-c", NO_PICKLE, str(good / "model"), str(good / "corpus"), str(run), broken]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = launch.python(NO_PICKLE, good / "model", good / "corpus", run, broken)
+    assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -1361,10 +1373,10 @@ def test_a_name_of_the_hub_is_found_in_its_cache(good, tmp_path):
     for file in (good / "model").iterdir():
         shutil.copy(file, repo / "blobs" / file.name)
         (repo / "snapshots" / revision / file.name).symlink_to(Path("../../blobs") / file.name)
-    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    environment = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     names = ["someone/cities", "someone/nothing", "../cities", "no such folder"]
-    command = [sys.executable, "-c", HUB, *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    done = launch.python(HUB, *names, environment=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found, *refused = map(json.loads, done.stdout.splitlines())
     assert found == Superbloom.from_pretrained(good / "model").predict(["name 1"], k=1)[0].name
     messages = [answer["refused"] for answer in refused]

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import multiprocessing
 import signal
 import tempfile
 import time
@@ -12,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import launch
 import pytest
 import test_disk as disk
 
@@ -236,8 +236,8 @@ def replaced(tmp_path):
         answers[corpus.vocab.name(0)] = [answer.name for answer in model.predict([corpus.vocab.name(0)], k=3)]
     model.save_pretrained(tmp_path / "model")
     paths = [str(tmp_path / name) for name in ("old", "new", "model")]
-    writer = multiprocessing.get_context("forkserver").Process(target=replace_again_and_again, args=paths)
-    writer.start()
+    (tmp_path / "writer").mkdir()
+    writer = launch.start(tmp_path / "writer", before=partial(replace_again_and_again, *paths))
     try:
         yield tmp_path / "model", answers
         assert writer.is_alive()
