@@ -47,7 +47,15 @@ LIBRARIES += (
     "tokenizers",
     "scipy.sparse.linalg",
 )
-LIBRARIES += ("numpy.ma", "uvicorn", "fastapi", "multiprocessing.pool")
+LIBRARIES += (
+    "numpy.ma",
+    "uvicorn",
+    "fastapi",
+    "multiprocessing.pool",
+    "pytest",
+    "typer._adapters",
+    "typer._click.decorators",
+)
 
 for name in (*(f"superbloom.{name}" for name in COMMANDS), *LIBRARIES):
     import_module(name)

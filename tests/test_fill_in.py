@@ -59,7 +59,8 @@ def text_corpus() -> Corpus:
 @pytest.fixture(scope="module")
 def model(text_corpus) -> Superbloom:
     options = {"num_hashes": 2, "alpha": 2, "dim": 32, "seq_len": 16}
-    return Superbloom("text", **options).fit(text_corpus, steps=400, valid_every=200, quiet=True)
+    training = {"steps": 150, "batch_size": 64, "learning_rate": 5e-3, "warmup": 20, "valid_rows": 50}
+    return Superbloom("text", **options).fit(text_corpus, **training, quiet=True)
 
 
 def test_a_text_gives_a_list_for_each_mask(model):

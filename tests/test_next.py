@@ -95,7 +95,7 @@ def test_what_comes_later_changes_nothing(counting, options):
 @pytest.mark.parametrize("options", [{}, {"inputs": "tokens"}, {"num_hashes": 1, "alpha": 1}])
 def test_a_model_that_reads_in_order_learns_to_count(counting, options):
     superbloom = Superbloom(**NEXT | options)
-    superbloom.fit(counting, steps=400, batch_size=32, learning_rate=5e-3, warmup=20, quiet=True)
+    superbloom.fit(counting, steps=60, batch_size=64, learning_rate=0.02, warmup=20, valid_rows=100, quiet=True)
     figures = superbloom.evaluate(counting)
     assert figures["recall"]["1"]["value"] > 0.9
     assert figures["rows"] == 400

@@ -23,7 +23,7 @@ from superbloom.processes import main_process, placement
 from superbloom.train import Training
 from superbloom.watch import Watch
 
-COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--save-every", 25)
+COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--valid-rows", 100, "--save-every", 25)
 # Without dropout, which each process draws for itself, and from noise, so that there is something to learn.
 SMALL = ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0, "--no-warm-start")
 SMALL += ("--batch-size", 32, "--learning-rate", 0.005, "--warmup", 10)

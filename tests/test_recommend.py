@@ -31,7 +31,8 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def fitted(corpus) -> Superbloom:
-    return Superbloom(**NEXT).fit(corpus, steps=300, batch_size=32, learning_rate=5e-3, warmup=20, quiet=True)
+    training = {"steps": 60, "batch_size": 64, "learning_rate": 0.02, "warmup": 20, "valid_rows": 100}
+    return Superbloom(**NEXT).fit(corpus, **training, quiet=True)
 
 
 def following(name: str) -> str:

@@ -15,13 +15,33 @@ from test_fill_in import text_corpus  # noqa: F401 (a fixture)
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.reproduce import costs, lab, paper
+from superbloom.reproduce import lab, paper
 from superbloom.reproduce.cells import OF_ENTITIES, PAPER, SAMPLERS, Shapes, cells
 from superbloom.reproduce.claims import FAILS, HOLDS, UNDECIDED, claims
 from superbloom.reproduce.command import _settings, in_minutes, reproduce
 from superbloom.reproduce.pages import page
 from superbloom.reproduce.plots import plots
 from superbloom.reproduce.results import Difference, Results
+
+SMALL = {
+    "cells.Shapes.__call__.__defaults__": (32,),
+    "cells.LARGER": 64,
+    "command.SHORTEST": 0.002,
+    "costs.LARGER": 500,
+    "costs.WIKIPEDIA_IDS": 5_000,
+}
+SMALL |= {"lab.HIDDEN": 50, "lab.WATCH": {"valid_rows": 50, "save_every": 3}}
+
+
+def shrink(patch: pytest.MonkeyPatch | None = None) -> None:
+    """Small models that are trained for a moment and asked little; without a patch, for as long as the process runs."""
+    for name, value in SMALL.items():
+        (patch or pytest.MonkeyPatch()).setattr(f"superbloom.reproduce.{name}", value)
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -243,17 +263,14 @@ def test_seeds_are_averaged_before_models_are_compared():
     assert of_seeds == [0, 1]  # other names share buckets
 
 
-def test_the_whole_report(corpus_folder, tmp_path, monkeypatch):
+def test_the_whole_report(corpus_folder, tmp_path, monkeypatch, small):
     monkeypatch.setattr(lab, "HIDDEN", 200)
-    monkeypatch.setattr(lab, "WATCH", {"valid_rows": 50, "valid_every": 20, "patience": 2})
-    monkeypatch.setattr(costs, "LARGER", 500)
-    monkeypatch.setattr(costs, "WIKIPEDIA_IDS", 5_000)
     names = tuple(rings().vocab.names(range(8)))
     monkeypatch.setattr(paper, "CONTEXTS", (names[:1], names[:3], ("not there",)))
     monkeypatch.setattr(paper, "CAPITALS", (names[:2], names[2:4], names[4:6]))
     out, said = tmp_path / "report", []
     only = ["table2,figure3", "table6 table7", "costs", "examples"]
-    found = reproduce(corpus_folder, out, only=only, budget="0.3m", quiet=True, notice=said.append)
+    found = reproduce(corpus_folder, out, only=only, budget="0.03m", quiet=True, notice=said.append)
     assert found["done"] == found["cells"] == len([line for line in said if line.startswith("[")]) == 9
     page = (out / "report.md").read_text()
     for part in (
@@ -288,19 +305,17 @@ def test_the_whole_report(corpus_folder, tmp_path, monkeypatch):
     (out / "cells" / "hash10-1-seed0.json").write_text(json.dumps({"model": {"alpha": 3}}))  # of another release
     again = reproduce(corpus_folder, out, only=["table7"], quiet=True)
     assert json.loads((out / "cells" / "hash10-1-seed0.json").read_text())["model"]["coherent"] == 1
-    with pytest.raises(InputError, match=r"begun with --budget 0.3m; leave it out to go on"):
+    with pytest.raises(InputError, match=r"begun with --budget 0.03m; leave it out to go on"):
         reproduce(corpus_folder, out, budget="5h")
     rings(seed=1).save(tmp_path / "other")
     with pytest.raises(InputError, match="holds a report on another corpus; choose another --out"):
         reproduce(tmp_path / "other", out)
 
 
-def test_text_has_its_own_tables(text_corpus, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(lab, "HIDDEN", 50)
-    monkeypatch.setattr(lab, "WATCH", {"valid_rows": 20, "patience": 1})
+def test_text_has_its_own_tables(text_corpus, tmp_path, monkeypatch, small):  # noqa: F811
     monkeypatch.setattr(paper, "SENTENCES", ("Miles Davis is a [MASK] musician.",))
     text_corpus.save(tmp_path / "text")
-    reproduce(tmp_path / "text", tmp_path / "report", budget="0.05m", quiet=True)
+    reproduce(tmp_path / "text", tmp_path / "report", budget="0.01m", quiet=True)
     page = (tmp_path / "report" / "report.md").read_text()
     assert "Tables 4 and 5" in page
     assert page.count("**Miles Davis is a ") == 4
@@ -310,20 +325,20 @@ def test_text_has_its_own_tables(text_corpus, tmp_path, monkeypatch):  # noqa: F
 
 
 def test_a_killed_run_goes_on_where_it_was(corpus_folder, tmp_path):
-    command = ("reproduce", corpus_folder, "--out", tmp_path / "report", "--only", "table7", "--budget", "0.2m")
-    process = start(tmp_path, *command)
+    command = ("reproduce", corpus_folder, "--out", tmp_path / "report", "--only", "table7", "--budget", "0.05m")
+    process = start(tmp_path, *command, before=shrink)
     first = tmp_path / "report" / "cells" / "superbloom-seed0.json"
     second = tmp_path / "report" / "runs" / "hash10-1-seed0"
     deadline = time.monotonic() + 300
     while not list(second.glob("*.ckpt")):  # in the middle of the second
         assert process.is_alive(), (tmp_path / OUTPUT).read_text()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     done = first.read_bytes()
     (tmp_path / "report" / "runs" / "superbloom-seed0").mkdir(exist_ok=True)  # as if killed before it was removed
-    finish(tmp_path, start(tmp_path, *command))
+    finish(tmp_path, start(tmp_path, *command, before=shrink))
     assert first.read_bytes() == done
     said = (tmp_path / OUTPUT).read_text()
     assert "the report is " in said
@@ -377,20 +392,18 @@ def test_a_folder_of_other_things_is_left_alone(corpus_folder, tmp_path):
         reproduce(corpus_folder, corpus_folder)
 
 
-def test_models_that_do_not_fit_are_left_out(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("superbloom.memory.machine_memory", lambda: 20_000_000)
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+def test_models_that_do_not_fit_are_left_out(corpus_folder, tmp_path, monkeypatch, small):
+    monkeypatch.setattr("superbloom.memory.machine_memory", lambda: 1_000_000)
     said = []
     found = reproduce(
-        corpus_folder, tmp_path / "report", only=["table2"], budget="0.05m", quiet=True, notice=said.append
+        corpus_folder, tmp_path / "report", only=["table2"], budget="0.01m", quiet=True, notice=said.append
     )
     assert found["cells"] == found["done"] == 4
     assert len([line for line in said if line.startswith("sampled-softmax")]) == 3
     assert "Left out, too large" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_a_cell_that_fails_is_left_out_and_the_others_go_on(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+def test_a_cell_that_fails_is_left_out_and_the_others_go_on(corpus_folder, tmp_path, monkeypatch, small):
     said, run = [], lab.Lab._run
 
     def fail(self, cell, *given):
@@ -400,51 +413,43 @@ def test_a_cell_that_fails_is_left_out_and_the_others_go_on(corpus_folder, tmp_p
 
     monkeypatch.setattr(lab.Lab, "_run", fail)
     out = tmp_path / "report"
-    found = reproduce(corpus_folder, out, only=["table7"], budget="0.05m", quiet=True, notice=said.append)
+    found = reproduce(corpus_folder, out, only=["table7"], budget="0.01m", quiet=True, notice=said.append)
     assert (found["done"], found["cells"]) == (2, 3)
     assert "hash10-1 failed and is left out: the loss became nan" in said
     monkeypatch.setattr(lab.Lab, "_run", run)
     assert reproduce(corpus_folder, out, only=["table7"], quiet=True)["done"] == 3
 
 
-def test_what_cannot_be_gone_on_with_begins_anew(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+def test_what_cannot_be_gone_on_with_begins_anew(corpus_folder, tmp_path, monkeypatch, small):
     out = tmp_path / "report"
+    measured = lab.Lab.measured
     monkeypatch.setattr(lab.Lab, "measured", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        reproduce(corpus_folder, out, only=["table6"], budget="0.05m", quiet=True)
-    monkeypatch.undo()
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+        reproduce(corpus_folder, out, only=["table6"], budget="0.01m", quiet=True)
+    monkeypatch.setattr(lab.Lab, "measured", measured)
     assert list((out / "runs" / "superbloom-seed0").glob("*.ckpt"))
-    monkeypatch.setattr("superbloom.reproduce.cells.WIDTH", 64)  # another release has other sizes
+    monkeypatch.setattr(Shapes.__call__, "__defaults__", (64,))  # another release has other sizes
     assert reproduce(corpus_folder, out, only=["table6"], quiet=True)["done"] == 1
 
 
-def test_a_budget_is_of_what_is_asked_first_to_be_trained(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(costs, "LARGER", 200)
-    monkeypatch.setattr(costs, "WIKIPEDIA_IDS", 5_000)
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+def test_a_budget_is_of_what_is_asked_first_to_be_trained(corpus_folder, tmp_path, small):
     out = tmp_path / "report"
     reproduce(corpus_folder, out, only=["costs"], budget="9h", quiet=True)
-    reproduce(corpus_folder, out, only=["table6"], budget="0.05m", quiet=True)
+    reproduce(corpus_folder, out, only=["table6"], budget="0.01m", quiet=True)
     assert json.loads((out / "settings.json").read_text())["minutes of a share"] < 0.1
 
 
-def test_a_corpus_without_validation_rows_has_a_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "HIDDEN", 50)
+def test_a_corpus_without_validation_rows_has_a_report(tmp_path, small):
     rows = [[f"name {i % 20}", f"name {i % 7}", f"name {i % 3}"] for i in range(40)]
     corpus = Corpus.from_sequences(rows)
     assert not len(corpus.rows("valid"))
     corpus.save(tmp_path / "corpus")
-    found = reproduce(tmp_path / "corpus", tmp_path / "report", only=["table2"], budget="0.05m", quiet=True)
+    found = reproduce(tmp_path / "corpus", tmp_path / "report", only=["table2"], budget="0.01m", quiet=True)
     assert found["done"] == found["cells"]
 
 
 @pytest.mark.parametrize("kind", ["targets", "cuts"])
-def test_other_kinds_of_corpora_have_a_report(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(lab, "HIDDEN", 50)
-    monkeypatch.setattr(costs, "LARGER", 200)
-    monkeypatch.setattr(costs, "WIKIPEDIA_IDS", 5_000)
+def test_other_kinds_of_corpora_have_a_report(tmp_path, kind, small):
     rng = np.random.default_rng(0)
     rows = [[f"item {i}" for i in rng.integers(0, 30, 8)] for _ in range(120)]
     if kind == "targets":
@@ -457,5 +462,5 @@ def test_other_kinds_of_corpora_have_a_report(tmp_path, kind, monkeypatch):
         corpus = Corpus.from_interactions(frame, user="user", item="item", time="time")
     corpus.save(tmp_path / "corpus")
     only = ["table6", "costs"]
-    found = reproduce(tmp_path / "corpus", tmp_path / "report", only=only, budget="0.05m", quiet=True)
+    found = reproduce(tmp_path / "corpus", tmp_path / "report", only=only, budget="0.01m", quiet=True)
     assert found["done"] == 1

@@ -23,7 +23,7 @@ from superbloom.logs import LOG
 from superbloom.processes import alone_in
 
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "dropout": 0.1}
-FAST = {"batch_size": 32, "warmup": 20, "valid_every": 7, "quiet": True}
+FAST = {"batch_size": 32, "warmup": 20, "valid_every": 7, "valid_rows": 50, "quiet": True}
 
 
 def weights(superbloom: Superbloom) -> dict[str, torch.Tensor]:
@@ -55,15 +55,15 @@ def resumes(tmp_path: Path, workers: int, stop: int) -> tuple[bool, bool, bool]:
     corpus = Corpus.from_sequences(rows)
     assert len(corpus.rows("train")) == 22 * 31
     fast = FAST | {"workers": workers, "batch_size": 31, "patience": 0}  # each end is validated, and might be the best
-    straight = Superbloom(**SMALL).fit(corpus, steps=50, run=tmp_path / "straight", **fast)
+    straight = Superbloom(**SMALL).fit(corpus, steps=30, run=tmp_path / "straight", **fast)
     Superbloom(**SMALL).fit(corpus, steps=stop, run=tmp_path / "broken", **fast)
     # As a kill leaves it: the run's log has gone on beyond its checkpoint, and its last line is cut.
     with (tmp_path / "broken" / LOG).open("a") as file:
         file.write(f"{stop + 1},9.9,1,1,,9\n{stop + 2},9.")
     again = {"run": tmp_path / "broken", "resume": True, **fast}
     Superbloom(**SMALL).fit(corpus, steps=stop + 5, **again)
-    resumed = Superbloom(**SMALL).fit(corpus, steps=50, **again)
-    assert resumed.training["steps"] == 50
+    resumed = Superbloom(**SMALL).fit(corpus, steps=30, **again)
+    assert resumed.training["steps"] == 30
     ends = {stop, stop + 5}  # a run that was to end here validates here, too
     kept = [line for line in figures(tmp_path / "broken") if int(line.split(",")[0].replace("step", "0")) not in ends]
     return (
@@ -95,21 +95,21 @@ def test_batches_that_begin_again_after_a_resume_are_noticed(tmp_path, monkeypat
 
 def test_the_best_weights_are_kept_with_a_checkpoint(ring_corpus, tmp_path):
     """Killed after its best validation, a run that goes on ends in those weights."""
-    options = FAST | {"valid_every": 10, "learning_rate": 0.3, "save_every": 40, "run": tmp_path}
-    straight = Superbloom(**SMALL).fit(ring_corpus, steps=60, **options)
-    assert straight.training["taken"] < 40
+    options = FAST | {"valid_every": 5, "learning_rate": 0.3, "warmup": 10, "save_every": 20, "run": tmp_path}
+    straight = Superbloom(**SMALL).fit(ring_corpus, steps=30, **options)
+    assert straight.training["taken"] < 20
     last, before = checkpoints(tmp_path)
     last.unlink()
-    assert step_of(before) == 40
-    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=60, resume=True, **options)
+    assert step_of(before) == 20
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=30, resume=True, **options)
     assert resumed.training["taken"] == straight.training["taken"]
     assert_equal(weights(straight), weights(resumed))
 
 
 def test_a_run_that_has_waited_enough_is_over_until_it_may_wait_longer(ring_corpus, tmp_path, capsys):
-    options = FAST | {"valid_every": 10, "learning_rate": 0.3, "run": tmp_path, "steps": 200}
+    options = FAST | {"valid_every": 4, "learning_rate": 0.3, "run": tmp_path, "steps": 100}
     first = Superbloom(**SMALL).fit(ring_corpus, patience=3, **options)
-    assert first.training["steps"] < 200
+    assert first.training["steps"] < 100
     assert step_of(checkpoints(tmp_path)[0]) == first.training["steps"]  # saved, where it stopped
     again = Superbloom(**SMALL).fit(ring_corpus, patience=3, resume=True, **options)
     assert "3 validations after its best; give more --patience" in capsys.readouterr().err
@@ -124,10 +124,10 @@ def test_a_run_that_has_waited_enough_is_over_until_it_may_wait_longer(ring_corp
 
 def test_patience_that_begins_with_a_resume_waits_from_there(ring_corpus, tmp_path):
     options = FAST | {"valid_every": 5, "learning_rate": 0.3, "run": tmp_path}
-    Superbloom(**SMALL).fit(ring_corpus, patience=0, steps=50, **options)
-    resumed = Superbloom(**SMALL).fit(ring_corpus, patience=3, steps=100, resume=True, **options)
-    assert resumed.training["steps"] >= 65
-    assert resumed.training["taken"] > 50 or resumed.training["taken"] == resumed.training["steps"]
+    Superbloom(**SMALL).fit(ring_corpus, patience=0, steps=20, **options)
+    resumed = Superbloom(**SMALL).fit(ring_corpus, patience=3, steps=70, resume=True, **options)
+    assert resumed.training["steps"] >= 35
+    assert resumed.training["taken"] > 20 or resumed.training["taken"] == resumed.training["steps"]
 
 
 def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
@@ -151,22 +151,36 @@ def test_a_learning_rate_given_with_resume_holds(ring_corpus, tmp_path):
     assert resumed.training["seconds"] > first.training["seconds"]
 
 
+@pytest.fixture(scope="module")
+def eleven_steps(ring_corpus, tmp_path_factory) -> Path:
+    """A run with checkpoints of its steps 8 and 11."""
+    folder = tmp_path_factory.mktemp("run")
+    Superbloom(**SMALL).fit(ring_corpus, steps=11, run=folder, save_every=4, **FAST)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fourteen_steps(ring_corpus) -> dict[str, torch.Tensor]:
+    """The weights after 14 steps without a stop."""
+    return weights(Superbloom(**SMALL).fit(ring_corpus, steps=14, **FAST))
+
+
 @pytest.mark.parametrize("harm", ["cut", "flipped", "emptied"])
-def test_a_damaged_checkpoint_is_skipped_with_a_message(ring_corpus, tmp_path, capsys, harm):
-    options = {"run": tmp_path, "save_every": 4, **FAST}
-    straight = Superbloom(**SMALL).fit(ring_corpus, steps=14, **FAST)
-    Superbloom(**SMALL).fit(ring_corpus, steps=11, **options)
+def test_a_damaged_checkpoint_is_skipped_with_a_message(
+    ring_corpus, eleven_steps, fourteen_steps, tmp_path, capsys, harm
+):
+    shutil.copytree(eleven_steps, tmp_path, dirs_exist_ok=True)
     last, older = checkpoints(tmp_path)
     assert (step_of(last), step_of(older)) == (11, 8)
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes({"cut": content[:-1000], "flipped": content, "emptied": b""}[harm])
     assert newest_whole(tmp_path, lambda _: None) == older
-    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=14, resume=True, **options)
+    resumed = Superbloom(**SMALL).fit(ring_corpus, steps=14, run=tmp_path, resume=True, save_every=4, **FAST)
     message = capsys.readouterr().err
     assert f"skipping {last}: it is damaged or was cut off" in message
     assert "going on from step 8" in message
-    assert_equal(weights(straight), weights(resumed))
+    assert_equal(fourteen_steps, weights(resumed))
     assert [step_of(file) for file in checkpoints(tmp_path)] == [14, 12]
 
 
@@ -246,7 +260,7 @@ def test_a_run_that_was_killed_before_its_end_was_written_down_validates_all_the
 
 
 def test_a_finished_run_does_no_more_steps(ring_corpus, tmp_path, capsys):
-    options = {"run": tmp_path, "minutes": 0.02, **FAST}
+    options = {"run": tmp_path, "minutes": 0.01, **FAST}
     first = Superbloom(**SMALL).fit(ring_corpus, **options)
     again = Superbloom(**SMALL).fit(ring_corpus, resume=True, **options)
     assert again.training["steps"] == first.training["steps"]
@@ -294,17 +308,17 @@ def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):
 
 # --- real processes, really killed --------------------------------------------------------------------------------
 
-COMMAND = ("train", "corpus", "--out", "model", "--steps", 60, "--save-every", 3, "--valid-every", 7, "--json")
-COMMAND += ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0.1, "--batch-size", 32)
+COMMAND = ("train", "corpus", "--out", "model", "--steps", 30, "--save-every", 2, "--valid-every", 7, "--json")
+COMMAND += ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0.1, "--batch-size", 32, "--valid-rows", 50)
 
 
 def was_killed(process, moment: random.Random, mark: Path | None) -> bool:
     """Kill a process after a random while, if it still runs; given a mark, while it writes a second checkpoint."""
-    until = time.monotonic() + moment.uniform(0, 1.5)
+    until = time.monotonic() + moment.uniform(0, 0.8)
     while process.is_alive() and time.monotonic() < until:
         time.sleep(0.002)
     while mark is not None and process.is_alive() and not (checkpoints(mark.parent) and mark.exists()):
-        pass
+        time.sleep(0.0005)
     process.kill()
     process.join()
     return process.exitcode == -signal.SIGKILL
@@ -401,7 +415,7 @@ def test_a_save_that_is_not_atomic_or_not_whole_is_noticed(ring_corpus, tmp_path
 def wait_for_log(folder: Path) -> None:
     log, deadline = folder / "model.run" / LOG, time.monotonic() + 120
     while (not log.exists() or len(log.read_text().splitlines()) < 3) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def result_of(folder: Path) -> dict:
@@ -410,7 +424,8 @@ def result_of(folder: Path) -> dict:
     return json.loads(text[text.rindex("\n{\n") + 1 if "\n{\n" in text else text.index("{") :])
 
 
-ENDLESS = ("train", "corpus", "--out", "model", "--steps", 100000, "--dim", 32, "--heads", 2, "--valid-every", 10)
+ENDLESS = ("train", "corpus", "--out", "model", "--steps", 100000, "--dim", 32, "--heads", 2)
+ENDLESS += ("--valid-every", 3, "--valid-rows", 50, "--patience", 0)
 
 
 def test_ctrl_c_saves_the_model_so_far_and_resume_goes_on(ring_corpus, tmp_path):

@@ -16,7 +16,9 @@ from superbloom.prior import Prior
 from superbloom.train import fit
 
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
-FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "quiet": True}
+FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "valid_rows": 200, "quiet": True}
+# From noise: a start from co-occurrences knows the rings before the first step.
+COLD = FAST | {"batch_size": 128, "learning_rate": 0.02, "warmup": 10, "warm_start": False}
 
 
 def weights(superbloom: Superbloom) -> dict[str, torch.Tensor]:
@@ -29,19 +31,22 @@ def assert_equal_weights(one: Superbloom, other: Superbloom) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "training"),
     [
-        {},
-        {"norm": "post", "transform": True, "softmax": "joint"},
-        {"inputs": "tokens", "mask_as": "element", "distance": False},
-        {"positions": True, "tied": False, "dropout": 0.1},
-        {"num_hashes": 1, "alpha": 1},
-        {"num_hashes": 3, "alpha": 3},
+        ({}, {"steps": 80}),
+        (
+            {"norm": "post", "transform": True, "softmax": "joint"},
+            {"steps": 220, "batch_size": 256, "learning_rate": 0.01},
+        ),
+        ({"inputs": "tokens", "mask_as": "element", "distance": False}, {"steps": 80}),
+        ({"positions": True, "tied": False, "dropout": 0.1}, {"steps": 80}),
+        ({"num_hashes": 1, "alpha": 1}, {"steps": 40}),
+        ({"num_hashes": 3, "alpha": 3}, {"steps": 120}),
     ],
 )
-def test_every_kind_of_model_learns_the_rings(ring_corpus, options):
+def test_every_kind_of_model_learns_the_rings(ring_corpus, options, training):
     """Of 192 names in 24 rings of 8, the best ten mostly hold the hidden one."""
-    superbloom = Superbloom(**SMALL | options).fit(ring_corpus, steps=600, **FAST)
+    superbloom = Superbloom(**SMALL | options).fit(ring_corpus, **COLD | training)
     figures = superbloom.evaluate(ring_corpus)
     assert figures["recall"]["10"]["value"] > 0.6
     assert figures["yardsticks"]["popularity"]["10"]["value"] < 0.15
@@ -49,7 +54,7 @@ def test_every_kind_of_model_learns_the_rings(ring_corpus, options):
 
 
 def test_answers_follow_the_context(ring_corpus):
-    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=600, **FAST)
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, **FAST)
     for ring in (3, 11):
         found = superbloom.predict([f"ring {ring} name {i}" for i in (1, 5, 6)], k=6)
         assert sum(prediction.name.startswith(f"ring {ring} ") for prediction in found) >= 4
@@ -57,11 +62,10 @@ def test_answers_follow_the_context(ring_corpus):
 
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
 def test_the_sampled_softmax_baseline_learns_too(ring_corpus, proposal):
-    options = {"num_hashes": 1, "alpha": 1, "dim": 32, "heads": 2}
-    superbloom = Superbloom(**options).fit(
-        ring_corpus, steps=400, loss="sampled", samples=80, proposal=proposal, **FAST
+    superbloom = Superbloom(**SMALL | {"num_hashes": 1, "alpha": 1}).fit(
+        ring_corpus, steps=100, loss="sampled", samples=80, proposal=proposal, **COLD
     )
-    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85
+    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.7
 
 
 @pytest.mark.parametrize("options", [{}, {"tied": False}])
@@ -76,8 +80,8 @@ def test_a_sampled_softmax_has_rows_and_no_average(ring_corpus, options):
 
 
 def test_bf16_learns_too(ring_corpus):
-    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=400, precision="bf16", **FAST)
-    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.85
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=80, precision="bf16", **COLD)
+    assert superbloom.evaluate(ring_corpus)["recall"]["10"]["value"] > 0.6
 
 
 def test_a_second_vocabulary_is_learned(ring_corpus):
@@ -85,7 +89,7 @@ def test_a_second_vocabulary_is_learned(ring_corpus):
     names = [ring_corpus.vocab.names(ring_corpus.row(row)) for row in range(len(ring_corpus))]
     rings = [[name.split(" name")[0] for name in row] for row in names]
     corpus = Corpus.from_sequences(names, targets=rings)
-    superbloom = Superbloom(**SMALL).fit(corpus, steps=400, **FAST)
+    superbloom = Superbloom(**SMALL).fit(corpus, steps=40, **COLD)
     assert superbloom.model.target_bloom.num_ids == 24
     assert superbloom.evaluate(corpus)["recall"]["1"]["value"] > 0.95
     assert superbloom.predict([f"ring 7 name {i}" for i in range(6)], k=1)[0].name == "ring 7"
@@ -105,7 +109,7 @@ def test_the_model_is_the_average_of_the_steps(ring_corpus):
         one, other = (Superbloom(**SMALL).fit(ring_corpus, steps=steps, average=a, **FAST) for a in (0.0, 0.9))
         alike = torch.equal(weights(one)["embedding.weight"], weights(other)["embedding.weight"])
         assert alike == (steps == 1)
-    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=1000)
+    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=200)
     counts = torch.from_numpy(ring_corpus.id_counts("train"))
     prior = Prior.untuned(counts, other.model.target_bloom)
     rank = ranks(Predictor(replace(other.model, prior=prior)), held_out).rank
@@ -126,7 +130,7 @@ def test_the_best_validated_weights_are_taken_and_training_stops(ring_corpus, ca
         f"no better validation in 3 since step {fitted.metrics['history'][first]['step']}: the weights of"
         in capsys.readouterr().err
     )
-    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=1000)
+    held_out = HeldOut.of(ring_corpus, "valid", 32, draws=200)
     prior = Prior.untuned(torch.from_numpy(ring_corpus.id_counts("train")), fitted.model.target_bloom)
     rank = ranks(Predictor(replace(fitted.model, prior=prior)), held_out).rank
     assert float((rank < 10).mean()) == recalls[best] > recalls[-1]
@@ -163,10 +167,10 @@ def test_dropout_is_on_from_the_first_step(ring_corpus):
 
 def test_minutes_end_training(ring_corpus):
     started = time.monotonic()
-    superbloom = Superbloom(**SMALL).fit(ring_corpus, minutes=0.05, **FAST)
+    superbloom = Superbloom(**SMALL).fit(ring_corpus, minutes=0.02, **FAST)
     assert superbloom.training["steps"] > 1
     assert len(superbloom.metrics["history"]) >= 2  # about every tenth of the time, and at the end
-    assert 2.5 < superbloom.training["seconds"] < time.monotonic() - started
+    assert 1.2 <= superbloom.training["seconds"] < time.monotonic() - started
 
 
 @pytest.mark.parametrize(
