@@ -49,6 +49,7 @@ CALLS = (
     "write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile,"
     "openat,mkdir,mkdirat,chmod,fchmod,fchmodat,rename,renameat,renameat2,symlink,link"
 )
+MOST_TRIES = 5  # to make a call fail that writes to the folder
 # Imported late by commands.
 LIBRARIES = ("pandas", "pydantic", "tokenizers", "matplotlib.figure", "PIL.PngImagePlugin", "pyarrow.dataset")
 
@@ -179,6 +180,11 @@ def calls_that_write(trace: Path, folder: Path) -> list[tuple[str, int]]:
     return list(found)
 
 
+def failed_in(trace: Path, place: Path) -> bool:
+    """Whether a call that strace made fail was about this file or folder."""
+    return any("(INJECTED)" in line and str(place) in line for line in trace.read_text(errors="replace").splitlines())
+
+
 def outcomes(
     case: Case, place: Path, most: int | None = None, broken: Callable[[], None] | None = None, file: str = ""
 ) -> list[Outcome]:
@@ -201,10 +207,14 @@ def outcomes(
         failures = [failures[number * len(failures) // most] for number in range(most)]
     found = []
     for call, nth, error in failures:
-        shutil.rmtree(folder)
-        shutil.copytree(template, folder)
-        options = ["-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={nth}"]
-        code, printed = run(folder, _in(case.command, folder), partial(watched, options, broken))
+        # Several threads write: the n-th call of one of them may be another call the next time.
+        for _ in range(MOST_TRIES):
+            shutil.rmtree(folder)
+            shutil.copytree(template, folder)
+            options = ["-y", "-o", str(trace), "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={nth}"]
+            code, printed = run(folder, _in(case.command, folder), partial(watched, options, broken))
+            if failed_in(trace, folder / file):
+                break
         found.append(judged(case, template, folder, new, code, printed, error))
         found[-1].call = f"{call} {nth} {error}"
     return found
