@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_wikipedia_damage import GIB, PACK_BYTES, measured, unbounded
 
+pytestmark = pytest.mark.system
+
 LOG = "".join(f"u{n % 500},i{n % 7}\n" for n in range(40_000)).encode()
 
 

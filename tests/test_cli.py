@@ -40,6 +40,7 @@ def test_help_names_every_command_and_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "", "heavy imports before --help"
 
 
+@pytest.mark.system
 def test_train_help_shows_every_option_with_its_default(home):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", run("train", "--help", cwd=home).stdout).split())
     for words in (
@@ -65,6 +66,7 @@ def test_names_may_be_separated_by_anything(tmp_path):
     assert json.loads(done.stdout)["counts"]["ids"] == 5
 
 
+@pytest.mark.system
 def test_the_installed_command_is_the_one_that_is_tested(home):
     """All other tests fork a process that calls main; this one starts what pip installed, as users do."""
     installed = Path(sys.executable).with_name("superbloom")

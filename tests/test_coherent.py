@@ -155,6 +155,7 @@ def test_sums_of_products_are_exact(ring_corpus):
     assert np.array_equal(vectors @ vectors.T, exact)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("coherent", [1, 2])
 def test_training_learns_with_them_and_the_folder_keeps_them(ring_corpus, tmp_path, coherent):
     superbloom = Superbloom(**SMALL, coherent=coherent)

@@ -44,6 +44,8 @@ from superbloom import folder as folder_module
 from superbloom import run as run_module
 from superbloom.checkpoints import _write as write_checkpoint
 
+pytestmark = pytest.mark.system
+
 ERRORS = ("ENOSPC", "EIO")
 CALLS = (
     "write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile,"

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import launch
+import pytest
+
+pytestmark = pytest.mark.system
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPT = """

@@ -63,6 +63,7 @@ def model(text_corpus) -> Superbloom:
     return Superbloom("text", **options).fit(text_corpus, **training, quiet=True)
 
 
+@pytest.mark.system
 def test_a_text_gives_a_list_for_each_mask(model):
     (found,) = model.predict("Miles Davis is a [MASK] musician.", k=3)
     assert found[0].name == "jazz"

@@ -316,6 +316,7 @@ def test_a_file_that_may_not_grow_leaves_the_old_folder(pairs, tmp_path):
     assert {"File too large" in line["saved"] for line in lines} == {True}
 
 
+@pytest.mark.system
 def test_a_full_disk_leaves_the_old_folder(pairs, tmp_path):
     """A real one: half a megabyte of memory as a file system of its own, seen by this process only."""
     mount = f'mount -t tmpfs -o size=512k tmpfs "{tmp_path}" && exec "$@"'
@@ -367,6 +368,7 @@ for moment in itertools.count():
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["corpus", "model"])
 def test_a_kill_at_any_moment_leaves_a_folder_that_loads(pairs, tmp_path, kind):
     """Killed at every open, rename, chmod, mkdir and remove of a save: the old folder, and from the swap on the new."""

@@ -133,6 +133,7 @@ def later() -> Corpus:
     return Corpus.from_sequences(rows)
 
 
+@pytest.mark.system
 def test_training_goes_on_with_a_newer_log(ring_corpus, later, tmp_path):
     first = Superbloom(**SMALL).fit(ring_corpus, steps=300, **FAST)
     kept = {name: value.clone() for name, value in first.model.network.state_dict().items()}

@@ -672,6 +672,7 @@ print(len(corpus.ids), corpus.fingerprint(), int(most) * 1024)
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("pieces", "times", "most"), [(6, 2.5, 0.55e9), pytest.param(20, 8, 0.75e9, marks=pytest.mark.slow)]
 )

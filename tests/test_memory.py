@@ -41,6 +41,7 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (now + 400 * 2**20, resource.RLIM_INFINITY))
 
 
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory as Linux has them")
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -92,6 +92,7 @@ def test_what_comes_later_changes_nothing(counting, options):
     assert torch.allclose(found[1], y[3], atol=1e-6)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("options", [{}, {"inputs": "tokens"}, {"num_hashes": 1, "alpha": 1}])
 def test_a_model_that_reads_in_order_learns_to_count(counting, options):
     superbloom = Superbloom(**NEXT | options)

@@ -36,7 +36,10 @@ from superbloom.serve.service import Served  # noqa: E402
 from superbloom.serve.settings import Settings  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; the page is tested in one")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; the page is tested in one"),
+]
 
 TAG, LINES, BACKWARDS, LONG = "<img src=x onerror=alert(1)>", "line one\nline two", "\u202edrawkcab", "L" + "ong" * 666
 HOSTILE = [TAG, LINES, BACKWARDS, LONG]

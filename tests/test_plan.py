@@ -54,6 +54,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory as Linux tells them")
 @pytest.mark.parametrize(
     ("model", "training"),

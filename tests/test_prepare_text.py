@@ -401,6 +401,7 @@ def test_real_articles_of_a_real_dump(tmp_path, data):
     assert "{{" not in "".join(Corpus.open(tmp_path / "corpus").vocab.names(range(report.counts["unigrams"])))
 
 
+@pytest.mark.system
 def test_the_command_as_a_process_takes_stdin_and_prints_one_document(tmp_path, mini):
     command = ["superbloom", "prepare", "text", "-", "--out", "corpus", "--json"]
     command += ["--wordpieces", mini.name, "--errors", "replace", "--workers", "2"]

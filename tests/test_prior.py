@@ -101,6 +101,7 @@ def plain_calibration(model: Model, corpus: Corpus) -> np.ndarray:
     return loss
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("rows", "steps", "options"),
     [

@@ -23,6 +23,8 @@ from superbloom.processes import main_process, placement
 from superbloom.train import Training
 from superbloom.watch import Watch
 
+pytestmark = pytest.mark.system
+
 COMMAND = ("train", "corpus", "--out", "model", "--valid-every", 20, "--valid-rows", 100, "--save-every", 25)
 # Without dropout, which each process draws for itself, and from noise, so that there is something to learn.
 SMALL = ("--dim", 32, "--heads", 2, "--ffn-dim", 64, "--dropout", 0, "--no-warm-start")

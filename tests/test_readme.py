@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # Patterns of what is printed when all went well, besides that nothing failed. The quickstart runs the demo.

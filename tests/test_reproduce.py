@@ -23,6 +23,8 @@ from superbloom.reproduce.pages import page
 from superbloom.reproduce.plots import plots
 from superbloom.reproduce.results import Difference, Results
 
+pytestmark = pytest.mark.system
+
 SMALL = {
     "cells.Shapes.__call__.__defaults__": (32,),
     "cells.LARGER": 64,

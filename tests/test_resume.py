@@ -22,6 +22,8 @@ from superbloom.errors import InputError
 from superbloom.logs import LOG
 from superbloom.processes import alone_in
 
+pytestmark = pytest.mark.system
+
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "dropout": 0.1}
 FAST = {"batch_size": 32, "warmup": 20, "valid_every": 7, "valid_rows": 50, "quiet": True}
 

@@ -145,6 +145,7 @@ def test_what_is_hidden_is_a_word():
         assert whole == [(whole[0][0], whole[0][1] + i) for i in range(len(whole))]
 
 
+@pytest.mark.system
 def test_next_sentence_is_learnt():
     """Documents use words of their own: whether B follows is told by A's words."""
     rng = np.random.default_rng(0)

@@ -25,6 +25,8 @@ from superbloom.serve.app import make_app
 from superbloom.serve.guard import RefusedError
 from superbloom.vocab import spellings
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = 100 if CASES <= 1000 else 500  # of each operation
 # 503: it could not be done in the seconds given.
 CONFIG = SchemathesisConfig.from_dict({"checks": {"not_a_server_error": {"expected-statuses": ["2xx", "4xx", "503"]}}})

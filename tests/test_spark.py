@@ -13,6 +13,8 @@ from superbloom.errors import InputError
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
 
 pytest.importorskip("pyspark", reason="PySpark is absent; pip install 'superbloom[spark]'")
+
+pytestmark = pytest.mark.system
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
     pytest.skip("Java is absent; apt install openjdk-17-jre-headless", allow_module_level=True)
 

@@ -316,6 +316,7 @@ def outside_of(trace: Path, folders: list[Path]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.system
 def test_the_probe_tells_who_died(good, tmp_path):
     jobs = [("crash", tmp_path / name, True) for name in ("fine", "crash", "fine")]
     jobs += [(kind, tmp_path, True) for kind in ("model", "eat", "spin")]
@@ -400,6 +401,7 @@ NO_VALIDATION = ("superbloom.arrow:read_arrow", "table.validate(full=True)", "pa
 NO_IDS = ("superbloom.vocab:Vocab.open", "by_name.view(np.uint32).max() >= len(vocab)", "False and")
 
 
+@pytest.mark.system
 def test_damage_is_missed_without_checksums_and_validation(good, tmp_path, check):
     """The twin: the same measurement of code that leaves them out."""
     folders = damaged_folders(good, tmp_path, 1)
@@ -1092,6 +1094,7 @@ def harm(found: Outcome, says: str | None, folder: Path, room: int = ROOM) -> li
     return wrong + [f"opens {path}" for path in found.get("outside", [])]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hostile_folder_does_no_harm(good, tmp_path, every, check):
     hostile, harmless = HOSTILE[::every], HARMLESS[::every]
@@ -1135,6 +1138,7 @@ SEEN_BY_TRACE = ("links are followed",)  # what was read is refused in the same 
 UNDEFINED = ("Arrow tables are not validated",)  # what follows is chance: some folders may be refused all the same
 
 
+@pytest.mark.system
 def test_harm_is_noticed_where_a_check_is_left_out(good, tmp_path, check):
     """The twins: the same measurement of code without one of its checks."""
     chosen = {what: [one for one in HOSTILE if one[1] in names] for what, (_, names) in KEPT_OUT.items()}
@@ -1259,6 +1263,7 @@ SENT = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_command_refuses_hostile_folders(good, tmp_path, few, check):
     """All of them open a folder by the same two functions; so each is tried with a few, or with one of these."""

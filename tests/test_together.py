@@ -19,6 +19,8 @@ from superbloom import Corpus, Superbloom, folder, processes, store
 from superbloom.errors import InputError
 from superbloom.reproduce.lab import Lab
 
+pytestmark = pytest.mark.system
+
 OLD = Corpus.from_sequences([["Oslo", "Bergen"], ["Oslo", "Narvik"]] * 50)
 NEW = Corpus.from_sequences([["Aarhus", "Odense"], ["Aarhus", "Ribe"]] * 80)
 BUSY = "wait for it, or choose another --out"

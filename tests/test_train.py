@@ -15,6 +15,8 @@ from superbloom.predict import Predictor
 from superbloom.prior import Prior
 from superbloom.train import fit
 
+pytestmark = pytest.mark.system
+
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
 FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "valid_rows": 200, "quiet": True}
 # From noise: a start from co-occurrences knows the rings before the first step.

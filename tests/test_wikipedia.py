@@ -488,6 +488,7 @@ def xml_pages(name: str) -> Iterator[tuple[str, int, str | None, str]]:
                 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", [name for name, *_ in COUNTS])
 def test_real_links_are_those_mwparserfromhell_finds(name: str) -> None:
     mwparserfromhell = pytest.importorskip("mwparserfromhell")

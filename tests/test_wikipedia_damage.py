@@ -32,6 +32,8 @@ from superbloom import cli
 from superbloom.corpus import Corpus
 from superbloom.prepare.wikipedia import bzip2, dump
 
+pytestmark = pytest.mark.system
+
 KILLED, HANGS = -signal.SIGKILL, -signal.SIGALRM
 GIB = 2**30
 
