@@ -1,4 +1,4 @@
-"""The twenty checks of docs/reliability.md: what each measured, and whether it notices its broken twin.
+"""The checks of docs/reliability.md: what each measured, and whether it notices its broken twin.
 
 A test that is part of a check asks for `check` and tells its figure; one that runs the same measurement on something
 broken on purpose tells what it noticed:
@@ -45,6 +45,8 @@ CHECKS = {
     18: "bombs and broken dumps",
     19: "certified = exhaustive",
     20: "the page",
+    21: "raw bytes",
+    22: "beside a busy neighbour",
 }
 
 

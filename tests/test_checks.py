@@ -1,4 +1,4 @@
-"""The twenty checks themselves: each measures something, and each is tried on something broken."""
+"""The checks themselves: each measures something, and each is tried on something broken."""
 
 import json
 import os
@@ -47,6 +47,7 @@ def test_fails(check):
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "several"])
 def test_figures_are_printed_and_kept_until_they_are_measured_again(tmp_path, options):
     (tmp_path / "conftest.py").write_text(MADE.format(here=str(HERE)))

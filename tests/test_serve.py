@@ -527,18 +527,18 @@ def test_with_a_key_the_model_is_told_to_those_who_have_it(path, monkeypatch):
     monkeypatch.setattr(
         hmac, "compare_digest", lambda one, other: compared.append((one, other)) or one == other
     )  # constant time is its promise
-    with asking(settings=Settings(api_key="secret", host="0.0.0.0")) as client:
+    with asking(settings=Settings(api_key="secret-of-16-chars", host="0.0.0.0")) as client:
         for headers in (
             {},
             {"authorization": "Bearer wrong"},
-            {"authorization": "Bearer secret2"},
-            {"authorization": "Basic secret"},
-            {"authorization": "secret"},
+            {"authorization": "Bearer secret-of-16-chars2"},
+            {"authorization": "Basic secret-of-16-chars"},
+            {"authorization": "secret-of-16-chars"},
             {"authorization": "Bearer"},
             {"authorization": "Bearer \xe9"},
             {"x-api-key": "wrong"},
             {"x-api-key": ""},
-            {"authorization": "Bearer wrong", "x-api-key": "secret"},
+            {"authorization": "Bearer wrong", "x-api-key": "secret-of-16-chars"},
         ):
             answer = client.get(path, headers={name: value.encode("latin-1") for name, value in headers.items()})
             assert answer.status_code == 401, headers
@@ -546,13 +546,13 @@ def test_with_a_key_the_model_is_told_to_those_who_have_it(path, monkeypatch):
             assert answer.json() == {"error": "an API key is needed: send it as 'Authorization: Bearer KEY'"}
         assert len(compared) == 10
         for headers in (
-            {"authorization": "Bearer secret"},
-            {"authorization": "bearer secret"},
-            {"x-api-key": "secret"},
-            {"authorization": "Bearer secret", "x-api-key": "wrong"},
+            {"authorization": "Bearer secret-of-16-chars"},
+            {"authorization": "bearer secret-of-16-chars"},
+            {"x-api-key": "secret-of-16-chars"},
+            {"authorization": "Bearer secret-of-16-chars", "x-api-key": "wrong"},
         ):
             assert client.get(path, headers=headers | {"host": "any.example"}).status_code == 200
-        assert all(b"secret" in pair for pair in compared)
+        assert all(b"secret-of-16-chars" in pair for pair in compared)
 
 
 def test_with_a_key_predictions_need_it_before_their_body_is_read():
@@ -562,13 +562,13 @@ def test_with_a_key_predictions_need_it_before_their_body_is_read():
         read.append(1)
         raise AssertionError
 
-    app = make_app(serving.of_names(), Settings(api_key="secret"))
+    app = make_app(serving.of_names(), Settings(api_key="secret-of-16-chars"))
     for path in ("/v1/predict", "/v1/predict/batch", "/v1/text", "/v1/reload"):
         assert raw(app, never, path)[0]["status"] == 401
     assert not read
-    with asking(settings=Settings(api_key="secret")) as client:
+    with asking(settings=Settings(api_key="secret-of-16-chars")) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
-        answer = client.post("/v1/predict", json={"context": [ONE]}, headers={"x-api-key": "secret"})
+        answer = client.post("/v1/predict", json={"context": [ONE]}, headers={"x-api-key": "secret-of-16-chars"})
         assert answer.status_code == 200
 
 
@@ -581,6 +581,13 @@ def test_with_a_key_predictions_need_it_before_their_body_is_read():
         ("127.8.9.1", True),
         ("[::1]:8000", True),
         ("[::1]", True),
+        ("LocalHost:8000", True),
+        ("localhost.", True),
+        ("localhost.:8000", True),
+        ("[::1%evil]", False),
+        ("::1%evil", False),
+        ("localhost..", False),
+        ("[::1", False),
         ("evil.example", False),
         ("evil.example:8000", False),
         ("localhost.evil.example", False),
@@ -621,12 +628,12 @@ def test_pages_of_other_sites_may_not_ask_unless_told(names):
     assert not any(name.startswith("access-control") for name in names.get("/v1/model", headers=asked).headers)
     preflight = {**asked, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
     assert names.options("/v1/predict", headers=preflight).status_code in (404, 405)
-    with asking(settings=Settings(cors=("https://example.org",), api_key="secret")) as client:
-        answer = client.get("/v1/model", headers=asked | {"x-api-key": "secret"})
+    with asking(settings=Settings(cors=("https://example.org",), api_key="secret-of-16-chars")) as client:
+        answer = client.get("/v1/model", headers=asked | {"x-api-key": "secret-of-16-chars"})
         assert answer.headers["access-control-allow-origin"] == "https://example.org"
         assert "access-control-allow-credentials" not in answer.headers
         assert client.options("/v1/predict", headers=preflight).status_code == 200
-        other = client.get("/v1/model", headers={"origin": "https://evil.example", "x-api-key": "secret"})
+        other = client.get("/v1/model", headers={"origin": "https://evil.example", "x-api-key": "secret-of-16-chars"})
         assert "access-control-allow-origin" not in other.headers
         refused = client.get("/v1/model", headers=asked)  # what is refused can be read there, too
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://example.org")
@@ -641,6 +648,7 @@ def test_pages_of_other_sites_may_not_ask_unless_told(names):
         ({"host": "192.168.1.5"}, "lets other machines ask"),
         ({"host": "example.org"}, "lets other machines ask"),
         ({"api_key": ""}, "the API key is empty"),
+        ({"host": "0.0.0.0", "api_key": "x" * 15}, "an API key of 15 characters given; .* at least 16 are needed"),
         ({"api_key": "a\nb"}, "the API key holds what cannot be sent"),
         ({"api_key": "ключ"}, "the API key holds what cannot be sent"),
         ({"cors": ("*",)}, r"--cors \* given; an origin like https://example.org is allowed"),
@@ -663,7 +671,7 @@ def test_settings_listen_to_this_machine():
     assert (Settings().api_key, Settings().cors) == (None, ())
     for host in ("localhost", "127.0.0.1", "127.1.2.3", "::1"):
         assert Settings(host=host).is_local
-    assert not Settings(host="0.0.0.0", api_key="secret").is_local
+    assert not Settings(host="0.0.0.0", api_key="secret-of-16-chars").is_local
 
 
 EVIL = {"host": "evil.example"}
@@ -691,7 +699,7 @@ def unsafe(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found += [f"{name}: {value}" for name, value in headers if name.startswith("access-control")]
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda *both: compared.append(both) or compare(*both))
-    with asking(settings=Settings(api_key="secret", host="0.0.0.0")) as client:
+    with asking(settings=Settings(api_key="secret-of-16-chars", host="0.0.0.0")) as client:
         for path in OF_THE_MODEL:
             for key in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "secre"}):
                 if client.get(path, headers=key).is_success:

@@ -31,13 +31,19 @@ from superbloom.cli import app
 from superbloom.predict import Predictor
 from superbloom.serve import command, guard
 from superbloom.serve.command import _Server
+from superbloom.serve.connection import Connection
 from superbloom.serve.service import Models
+
+pytestmark = pytest.mark.system
 
 ONE = "ring 1 name 2"
 HOLD, PICKLED = "hold", "pickled.txt"  # files in the folder of a server: while the first is there, it does not answer
 CLOCK, LOOKS = "clock", "looks"  # the seconds it is told to live in, and a dot for each time it looked in vain
 
-MANY = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 500  # megabytes of answers, at once
+ANSWERS = 30  # that a client asks for at once, 300 KB each
+LARGE = json.dumps({"queries": [{"context": [ONE], "k": 200}] * 20}).encode()
+ASK = b"POST /v1/predict/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+MANY = (ASK + b"content-length: %d\r\n\r\n" % len(LARGE) + LARGE) * ANSWERS
 
 
 def save(folder: Path, seed: int = 0, text: bool = False) -> None:
@@ -480,9 +486,9 @@ def test_connections_that_stay_are_noticed(model, tmp_path, check):
 
 
 def read_slowly(model: Path, folder: Path, before: Callable[[], None] = told_the_time) -> int:
-    """How many of 500 answers a client gets that reads a little every 15 seconds for two minutes, then the rest."""
+    """How many of its answers a client gets that reads a little every 15 seconds for two minutes, then the rest."""
     with clocked(model, folder, before) as server:
-        client = server.connect(MANY.removesuffix(b"\r\n") + b"connection: close\r\n\r\n")
+        client = server.connect(MANY + b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         text = bytearray()
         with suppress(ConnectionResetError):
             for _ in range(8):
@@ -497,21 +503,21 @@ def read_slowly(model: Path, folder: Path, before: Callable[[], None] = told_the
 @with_files
 def test_a_client_that_reads_slowly_gets_all_of_its_answers(model, tmp_path, check):
     answers = read_slowly(model, tmp_path)
-    assert answers == 500
-    check(7, f"a client that reads slowly gets {answers} of 500 answers")
+    assert answers == ANSWERS
+    check(7, f"a client that reads slowly gets {answers} of {ANSWERS} answers")
 
 
 @with_files
 def test_a_slow_reader_that_is_cut_off_is_noticed(model, tmp_path, check):
     answers = read_slowly(model, tmp_path, before=hurried)
-    assert answers < 500
-    check.twin(7, "what the system has yet to send is not asked", f"a slow reader gets {answers} of 500 answers")
+    assert answers < ANSWERS
+    check.twin(7, "what the system has yet to send is not asked", f"a slow reader gets {answers} of {ANSWERS} answers")
 
 
 def deaf() -> None:
     """In the process of a server: what comes is not counted."""
     told_the_time()
-    del command._Connection.data_received
+    del Connection.data_received
 
 
 def sending_on(model: Path, folder: Path, before: Callable[[], None] = told_the_time) -> tuple[int, bytes, int]:
@@ -593,7 +599,7 @@ def test_what_cannot_be_served_is_told_in_one_line(model, tmp_path):
                 ((tmp_path / "nothing", "--port", 0), "nothing"),
                 ((model, "--port", port), f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another"),
                 ((model, "--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines ask; give an --api-key"),
-                ((model, "--host", "a..b", "--api-key", "x"), "cannot listen on a..b:8000"),
+                ((model, "--host", "a..b", "--api-key", "x" * 16), "cannot listen on a..b:8000"),
                 ((model, "--api-key", ""), "the API key is empty"),
                 ((model, "--cors", "*"), "--cors * given; an origin like https://example.org is allowed"),
                 ((model, "--seconds", "0"), "seconds=0.0 given; a number above 0 is allowed"),

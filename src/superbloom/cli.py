@@ -522,6 +522,10 @@ def serve(
     ),
     batch: Annotated[int, typer.Option(help="Contexts computed together, at most.", min=1)] = LIMITS.batch,
     queue: Annotated[int, typer.Option(help="Contexts that may wait; beyond, 503.", min=1)] = LIMITS.queue,
+    max_connections: Annotated[int, typer.Option(help="Open connections, at most.", min=1)] = LIMITS.max_connections,
+    max_connections_per_address: Annotated[
+        int, typer.Option(help="Open connections of one address, at most; a proxy is one address.", min=1)
+    ] = LIMITS.max_connections_per_address,
     cors: Annotated[
         list[str] | None, typer.Option(help="Origin of another site whose pages may ask; may be repeated.")
     ] = None,
@@ -536,9 +540,10 @@ def serve(
         "seconds": seconds,
         "batch": batch,
         "queue": queue,
+        "max_connections": max_connections,
+        "max_connections_per_address": max_connections_per_address,
     }
     settings = Settings(host=host, port=port, api_key=api_key, cors=tuple(cors or ()), **limits)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, and the event loop waits
     try:
         from superbloom.serve.command import serve as run
     except ModuleNotFoundError as error:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +57,7 @@ PAGE = Path(__file__).parent / "page"
 STUCK = 60.0  # seconds after which a batch is not expected to end
 IN_TIME = 0.95  # of the seconds given: what was not done by then is refused, and the refusal comes in time, too
 AT_ONCE = 32  # rows of one request that wait together, so that others get their turn
+CLOSEST_SECONDS = 2.0  # to find the names that an unknown one may have meant
 LOOKED_UP_AT_ONCE = 64  # names; more are looked up in a thread
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
 log = logging.getLogger("superbloom.serve")
@@ -126,7 +129,7 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     )
     app.state.models = models
     app.state.metrics = metrics
-    _answer_errors(app)
+    _answer_errors(app, models)
     _state_routes(app, models, metrics)
     _predict_routes(app, models, settings)
     _name_routes(app, models)
@@ -143,23 +146,30 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     return app
 
 
-def _answer_errors(app: FastAPI) -> None:
+def _answer_errors(app: FastAPI, models: Models) -> None:
     """Every problem is one line, and nothing of the machine."""
 
     @app.exception_handler(RefusedError)
     async def _refused(_: Request, refused: RefusedError) -> Response:
         return Json({"error": refused.line}, refused.status, refused.headers)
 
-    @app.exception_handler(BusyError)
-    async def _busy(_: Request, busy: BusyError) -> Response:
+    def refusal_of(busy: BusyError) -> Response:
         refused = RefusedError.busy(f"{busy}; ask again in a moment", busy.retry_after)
         return Json({"error": refused.line}, refused.status, refused.headers)
+
+    @app.exception_handler(BusyError)
+    async def _busy(_: Request, busy: BusyError) -> Response:
+        return refusal_of(busy)
 
     @app.exception_handler(InputError)
     async def _input(_: Request, error: InputError) -> Response:
         if not isinstance(error, UnknownNameError):
             return Json({"error": str(error)}, 422)
-        line = await asyncio.to_thread(str, error)  # finding the closest names takes a while
+        deadline = time.monotonic() + CLOSEST_SECONDS
+        try:
+            line = await models.service.lookups.ask(partial(str, error), 1, deadline)  # finds the closest names
+        except BusyError as busy:
+            return refusal_of(busy)
         return Json({"error": line, "closest": {error.name: error.closest}}, 422)
 
     @app.exception_handler(RequestValidationError)
@@ -322,23 +332,37 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
 def _name_routes(app: FastAPI, models: Models) -> None:
     unknown: Problems = {404: {"model": Problem, "description": "There is no such name; the closest ones are told."}}
 
+    async def looked_up(request: Request, call: Callable[[Service], Response]) -> Response:
+        with models.service.use() as service:
+            deadline = request.scope["began"] + IN_TIME * service.settings.seconds
+            return await _unless_gone(request, service.lookups.ask(partial(call, service), 1, deadline))
+
     @app.get("/v1/names", response_model=Completions, responses=READ, tags=["names"])
-    def names(
-        prefix: Annotated[str, Query(max_length=200)] = "", k: Annotated[int, Query(ge=1, le=100)] = 10
+    async def names(
+        request: Request,
+        prefix: Annotated[str, Query(max_length=200)] = "",
+        k: Annotated[int, Query(ge=1, le=100)] = 10,
     ) -> Response:
         """The most frequent names that start with a prefix."""
-        vocab = models.service.predictor.model.vocab
-        found = vocab.completions(prefix, k).tolist()
-        return Json({"names": [{"name": vocab.name(id_), "count": vocab.count(id_)} for id_ in found]})
+
+        def complete(service: Service) -> Response:
+            vocab = service.predictor.model.vocab
+            found = vocab.completions(prefix, k).tolist()
+            return Json({"names": [{"name": vocab.name(id_), "count": vocab.count(id_)} for id_ in found]})
+
+        return await looked_up(request, complete)
 
     @app.get("/v1/names/{name:any}", response_model=NameFacts, responses=READ | unknown, tags=["names"])
-    def name_facts(name: str) -> Response:
+    async def name_facts(request: Request, name: str) -> Response:
         """A name's id, count and digest, and who shares its buckets."""
-        predictor = models.service.predictor
-        try:
-            return Json(asdict(facts_of(predictor.model, name)))
-        except UnknownNameError as error:
-            return Json({"error": str(error), "closest": {error.name: error.closest}}, 404)
+
+        def tell(service: Service) -> Response:
+            try:
+                return Json(asdict(facts_of(service.predictor.model, name)))
+            except UnknownNameError as error:
+                return Json({"error": str(error), "closest": {error.name: error.closest}}, 404)
+
+        return await looked_up(request, tell)
 
 
 async def _unless_gone(request: Request, work: Any) -> Any:

@@ -16,23 +16,25 @@ import time
 import webbrowser
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from superbloom import store
 from superbloom.errors import InputError
 from superbloom.folder import read_folder, read_json
 from superbloom.predict import Predictor
 from superbloom.serve.app import make_app
+from superbloom.serve.connection import Connection, Connections
 from superbloom.serve.service import Models, Served
 from superbloom.serve.settings import Settings
 
 BACKLOG = 2048  # connections that may wait to be accepted
+OTHER_FILES = 200  # open files that are not connections
 SLOW = 60.0  # seconds, at least, for clients that still send something, or have an answer to read
 log = logging.getLogger("superbloom.serve")
 
@@ -60,6 +62,7 @@ def serve(
         return Served(Predictor(model, precision=precision, prior=prior), folder.resolve().name, training, metrics)
 
     app = make_app(load, settings)
+    _allow_files(settings.max_connections + OTHER_FILES)
     with _listening(settings) as listener:
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -71,8 +74,8 @@ def serve(
 
         config = uvicorn.Config(
             app,
-            http=_Connection,
-            log_level="warning",
+            http=partial(Connection, connections=Connections(settings)),  # type: ignore[arg-type]
+            log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
@@ -84,16 +87,6 @@ def serve(
         server.run(sockets=[listener])
     if server.failed is not None:
         raise server.failed
-
-
-class _Connection(HttpToolsProtocol):
-    """A connection of uvicorn that counts what came."""
-
-    arrived = 0  # bytes
-
-    def data_received(self, data: bytes) -> None:
-        self.arrived += len(data)
-        super().data_received(data)
 
 
 class _Server(uvicorn.Server):
@@ -149,7 +142,7 @@ class _Server(uvicorn.Server):
         now, slow, before = time.monotonic(), max(SLOW, self._silence), self._still
         self._still = {}
         for connection in list(self.server_state.connections):
-            assert isinstance(connection, _Connection)
+            assert isinstance(connection, Connection)
             last, unsent = connection.cycle, connection.transport.get_write_buffer_size()
             if last is not None and not last.response_complete and not unsent:
                 continue  # it waits for us
@@ -232,6 +225,17 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         ) from None
     with listener:
         yield listener
+
+
+def _allow_files(number: int) -> None:
+    """Raise the number of files that this process may have open, as far as the system lets it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _has_screen() -> bool:

@@ -33,7 +33,9 @@ SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+MAX_LENGTH_DIGITS = 20  # of a Content-Length; Python does not read numbers of thousands of digits
 PREDICTIONS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]%]+)(:\d*)?")  # a name or an address, and a port
 log = logging.getLogger("superbloom.serve")
 
 
@@ -93,6 +95,8 @@ class Guard:
     async def _checked(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a request that may pass."""
         headers, path = Headers(scope=scope), scope["path"]
+        if len(headers.getlist("host")) > 1:
+            raise RefusedError(400, "several Host headers given; send one")
         if self.settings.api_key is None:
             _check_host(headers.get("host", ""))
             if path.startswith("/v1/"):
@@ -108,7 +112,7 @@ class Guard:
             413, f"the body is larger than {limit:,} bytes; send less at a time, or start the server with --max-body"
         )
         told = headers.get("content-length", "")
-        if told.isdecimal() and int(told) > limit:
+        if told.isdecimal() and (len(told) > MAX_LENGTH_DIGITS or int(told) > limit):
             raise too_large
         try:
             return await asyncio.wait_for(_read(receive, limit, too_large), self.settings.seconds)
@@ -118,9 +122,10 @@ class Guard:
 
 def _check_host(host: str) -> None:
     """Without a key, only this machine may ask, also when a page of another site makes its browser do so."""
-    name = re.sub(r":\d*$", "", host) if host.count(":") == 1 or "]" in host else host
+    found = HOST.fullmatch(host.lower())
     try:
-        local = name == "localhost" or ip_address(name.strip("[]")).is_loopback
+        name = found[1] if found else ""
+        local = name in ("localhost", "localhost.") or ip_address(name.strip("[]")).is_loopback
     except ValueError:
         local = False
     if not local:

@@ -17,6 +17,8 @@ from superbloom.serve.metrics import Metrics
 from superbloom.serve.settings import Settings
 from superbloom.special import MASK_TEXT
 
+LOOKUPS_TOGETHER = 8  # after so many, those that were looked up are answered
+
 
 @dataclass(frozen=True)
 class Served:
@@ -38,6 +40,10 @@ class Service:
         self.gatherer: Gatherer[Query, list[Found]] = Gatherer(
             self.predictor.answer, most_rows=rows, most_waiting=settings.queue, watch=metrics.watch_batch
         )
+        # Looking up names takes turns in one thread of its own, so that many who do it leave time for predictions.
+        self.lookups: Gatherer[Callable[[], Any], Any] = Gatherer(
+            lambda calls: [call() for call in calls], most_rows=LOOKUPS_TOGETHER, most_waiting=settings.queue
+        )
         self._users = 0
 
     @contextmanager
@@ -53,6 +59,7 @@ class Service:
         while self._users:
             await asyncio.sleep(0.01)
         await self.gatherer.close()
+        await self.lookups.close()
 
     @property
     def max_context(self) -> int:

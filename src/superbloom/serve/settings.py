@@ -8,6 +8,8 @@ from ipaddress import ip_address
 
 from superbloom.errors import InputError, check_key
 
+MIN_KEY_LENGTH = 16  # characters, where other machines can try keys
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -25,6 +27,8 @@ class Settings:
     seconds: float = 10.0  # for one request
     batch: int = 64  # contexts that are computed together
     queue: int = 256  # contexts that may wait
+    max_connections: int = 1000
+    max_connections_per_address: int = 250
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -34,6 +38,11 @@ class Settings:
         if not self.api_key and self.api_key is not None:
             raise InputError("the API key is empty; give one of some length, or none at all")
         check_key(self.api_key)
+        if not self.is_local and self.api_key is not None and len(self.api_key) < MIN_KEY_LENGTH:
+            raise InputError(
+                f"an API key of {len(self.api_key)} characters given; with --host {self.host} other machines can try "
+                f"keys, so at least {MIN_KEY_LENGTH} are needed: openssl rand -hex 16 makes one"
+            )
         if not self.is_local and self.api_key is None:
             raise InputError(
                 f"--host {self.host} lets other machines ask; give an --api-key (or SUPERBLOOM_API_KEY), "

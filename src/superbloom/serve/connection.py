@@ -1,0 +1,156 @@
+"""One connection of a client, from raw bytes to requests, and the limits that hold before a request is whole.
+
+uvicorn's parser keeps the request line, headers and trailers of any length, and any number of requests that a client
+sends ahead. Here their bytes and numbers are counted while they arrive. Who exceeds a limit gets one JSON line and is
+disconnected: 431 for headers, 503 for connections, 400 for what is not HTTP.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+from collections import Counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from superbloom.serve.settings import Settings
+
+MAX_HEAD_BYTES = 32 * 2**10  # request line and headers; also trailers, and what separates the parts of a body
+MAX_HEADERS = 100
+MAX_PIPELINED = 32  # requests that a client sends before it has the answer to the first
+RETRY_SECONDS = 1  # for clients that find too many connections
+
+
+class Connections:
+    """Counts the connections, in all and of each address.
+
+    >>> some = Connections(Settings(max_connections=3, max_connections_per_address=1))
+    >>> some.enter("::1")
+    >>> some.enter("::1")
+    '1 connections of your address are open, the most allowed; close one, or raise --max-connections-per-address'
+    >>> some.leave("::1")
+    >>> some.enter("::1")
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: Counter[str] = Counter()
+
+    def enter(self, address: str) -> str | None:
+        """Count a new connection; or, where it is one too many, return the line to refuse it with."""
+        most, most_each = self._settings.max_connections, self._settings.max_connections_per_address
+        if self._open.total() >= most:
+            return f"{most:,} connections are open, the most allowed; close one, or raise --max-connections"
+        if self._open[address] >= most_each:
+            return (
+                f"{most_each:,} connections of your address are open, the most allowed; "
+                "close one, or raise --max-connections-per-address"
+            )
+        self._open[address] += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+
+class Connection(HttpToolsProtocol):
+    """A connection of uvicorn whose requests have a largest size before they are complete."""
+
+    def __init__(self, *arguments: Any, connections: Connections, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.arrived = 0  # bytes
+        self._counted = connections
+        self._address: str | None = None  # None: refused, so not counted
+        self._kept_bytes = 0  # that the parser may hold, because it has not passed them on
+        self._headers = 0  # of this request
+        self._in_request = self._in_body = False
+        self._is_first = True  # whether no other request came in this piece of data
+        self._refusal: tuple[int, str] | None = None
+        self._unanswered: list[Any] = []  # uvicorn's cycles of requests
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if (line := self._counted.enter(address)) is not None:
+            self._refuse(503, line, headers=f"retry-after: {RETRY_SECONDS}\r\n")
+        else:
+            self._address = address
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_requests()
+        if self._address is not None:
+            self._counted.leave(self._address)
+            self._address = None
+
+    def data_received(self, data: bytes) -> None:
+        self.arrived += len(data)
+        self._kept_bytes += len(data)
+        self._is_first = not self._in_request
+        super().data_received(data)
+        if self._kept_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"more than {MAX_HEAD_BYTES:,} bytes of headers given, the most allowed; send fewer")
+
+    def on_message_begin(self) -> None:
+        if not self._is_first:  # subtle: where it begins in this piece is unknown; a piece is at most 256 KB
+            self._kept_bytes = 0
+        self._headers, self._in_request, self._in_body, self._is_first = 0, True, False, False
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._fail(503, f"{MAX_PIPELINED} requests sent ahead of their answers, the most allowed; wait for some")
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        if self._headers > MAX_HEADERS:
+            self._fail(431, f"more than {MAX_HEADERS} headers given, the most allowed; send fewer")
+        if not self._in_body:  # trailers are not passed on
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._kept_bytes, self._in_body = 0, True
+        super().on_headers_complete()
+        self._unanswered = [cycle for cycle in (*self._unanswered, self.cycle) if not cycle.response_complete]
+
+    def on_body(self, body: bytes) -> None:
+        self._kept_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._kept_bytes, self._in_request, self._in_body = 0, False, False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002, uvicorn's signature
+        """Called by uvicorn where its parser, or one of the methods above, raised."""
+        self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1; send one")))
+
+    def _fail(self, status: int, line: str) -> None:
+        self._refusal = (status, line)
+        raise ValueError(line)  # ends the parser
+
+    def _refuse(self, status: int, line: str, headers: str = "") -> None:
+        """Close, with an answer unless it would be taken for that of an earlier request."""
+        last = self.cycle
+        waits = last is not None and not last.response_complete
+        if self.pipeline or (waits and (not self._in_body or last.response_started)):
+            self._close()
+            return
+        body = json.dumps({"error": line}).encode()
+        head = (
+            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n{headers}connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._close()
+
+    def _close(self) -> None:
+        self._forget_requests()
+        self.transport.close()
+
+    def _forget_requests(self) -> None:
+        """Nobody reads their answers any more. uvicorn itself looks at the last request only."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
