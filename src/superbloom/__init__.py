@@ -6,6 +6,8 @@ Names are imported on first use, so that `import superbloom` and the command lin
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from superbloom import threads
+
 if TYPE_CHECKING:
     from superbloom.answers import Prediction
     from superbloom.api import Superbloom
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from superbloom.vocab import Vocab
 
 __version__ = "0.1.0"
+
+threads.set_defaults()
 
 _HOME = {
     "Superbloom": "api",

@@ -18,6 +18,7 @@ import ibis.expr.types as ir
 
 from superbloom.errors import InputError
 from superbloom.prepare.duck import duckdb_told
+from superbloom.threads import available_cores
 
 LEAST_MEMORY = 0.25  # GB
 MOST_MEMORY = 100_000
@@ -69,7 +70,7 @@ def _duckdb(folder: Path, memory: float) -> Iterator[Engine]:
     limit = memory / 2  # the rest is for what is not DuckDB: this process itself, pieces being read and written
     backend = ibis.duckdb.connect(
         memory_limit=f"{int(limit * 1000)}MB",
-        threads=max(1, min(os.cpu_count() or 1, int(limit / PER_THREAD))),
+        threads=max(1, min(available_cores(), int(limit / PER_THREAD))),
         temp_directory=str(folder / "spilled"),
         preserve_insertion_order=False,
     )

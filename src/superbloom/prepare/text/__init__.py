@@ -28,7 +28,8 @@ from superbloom.prepare.text.parts import ERRORS, Part, Reading
 from superbloom.prepare.text.rows import assemble, segment_all
 from superbloom.prepare.text.vocabulary import build, check_size, counted
 from superbloom.prepare.text.wordpieces import read_word_pieces
-from superbloom.prepare.workers import Pool, cores
+from superbloom.prepare.workers import Pool
+from superbloom.threads import available_cores
 from superbloom.vocab import Kind
 
 GIB = 2**30
@@ -86,7 +87,7 @@ def prepare_text(
     given_pieces = None if wordpieces is None else read_word_pieces(Path(wordpieces))
     if given_pieces is not None:
         check_size(vocab_size, given_pieces, f"'{wordpieces}'")
-    size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
+    size = max(1, min(workers or available_cores(), (memory - GIB // 2) // WORKER_BYTES))
     beside: dict[str, Any] = {"prefix": f".{out.name}-", "dir": out.resolve().parent, "ignore_cleanup_errors": True}
     with only_writer(out, "corpus"), tempfile.TemporaryDirectory(**beside) as temporary:
         folder = Path(temporary)

@@ -25,7 +25,8 @@ from superbloom.prepare.wikipedia.dump import PIECE_BYTES, Dump
 from superbloom.prepare.wikipedia.merge import Selection, merge
 from superbloom.prepare.wikipedia.parts import TITLE, Parser, Parsing, Rules, check_length, write_part
 from superbloom.prepare.wikipedia.wikitext import from_xml
-from superbloom.prepare.workers import Pool, cores
+from superbloom.prepare.workers import Pool
+from superbloom.threads import available_cores
 
 GIB = 2**30
 WORKER_BYTES = 300 * 2**20  # what a process takes at most
@@ -98,7 +99,7 @@ def prepare_wikipedia(
     out = Path(out)
     check_cuts(min_count, max_names)
     files = [os.fspath(path) for path in paths]
-    size = max(1, min(workers or cores(), (memory - GIB // 2) // WORKER_BYTES))
+    size = max(1, min(workers or available_cores(), (memory - GIB // 2) // WORKER_BYTES))
     folder = out.with_name(f"{out.name}.parts")
     selection = Selection(open_links, drop_repeats, min_count, max_names)
     with only_writer(out, "corpus"):

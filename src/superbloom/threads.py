@@ -1,0 +1,62 @@
+"""How many threads compute, and how they wait: set before torch is loaded, where the user has not chosen.
+
+GNU OpenMP's threads spin while they wait for each other. Beside any other busy process they spin on cores that the
+work itself needs, and everything slows down many times over (docs/reliability.md, check 22). Threads that sleep do not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def set_defaults() -> None:
+    """Choose by environment variables, which also reach processes that this one starts."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if available_cores() < _allowed_cores():  # OpenMP asks for these only
+        os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
+
+
+def available_cores() -> int:
+    """How many cores this process may use: those it may run on, and no more than its container's quota."""
+    quotas = [math.ceil(quota) for quota in _quotas(CGROUPS, OWN_CGROUPS)]
+    return max(1, min(_allowed_cores(), *quotas)) if quotas else _allowed_cores()
+
+
+def _allowed_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quotas(root: Path, own: Path) -> Iterator[float]:
+    """The quotas of this process's control groups and those above them, in cores; of both versions of cgroups."""
+    with suppress(OSError, ValueError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            base = root / "cpu" if controllers else root
+            folder = base / path.lstrip("/")
+            # subtle: inside a container the path may be the host's, which is not there; its own group is then the root
+            for place in (folder, *folder.parents):
+                with suppress(OSError, ValueError, ZeroDivisionError):
+                    yield _quota(place, is_version_1=bool(controllers))
+                if place == base:
+                    break
+
+
+def _quota(group: Path, is_version_1: bool) -> float:
+    """Cores; ValueError if there is no limit."""
+    if is_version_1:
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    else:
+        quota, period = (group / "cpu.max").read_text().split()
+    cores = float(quota) / float(period)  # "max" is no number
+    if cores <= 0:  # −1 is no limit
+        raise ValueError(f"no limit: {quota!r}")
+    return cores
