@@ -622,7 +622,7 @@ def test_a_model_that_fails_to_load_in_any_way_ends_the_server(model, tmp_path):
 
 
 def broken() -> None:
-    def load(_: Path) -> None:
+    def load(_: Path, **__: Any) -> None:
         raise KeyError("not what anyone expected")
 
     store.load = load  # type: ignore[assignment]
@@ -785,10 +785,10 @@ def curious() -> None:
     watched()
     original = store.load
 
-    def load(folder: Path) -> Any:
+    def load(folder: Path, **options: Any) -> Any:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
             asking.connect(("192.0.2.1", 80))  # an address of nobody, and nothing is sent
-        return original(folder)
+        return original(folder, **options)
 
     store.load = load  # type: ignore[assignment]
 

@@ -1207,9 +1207,9 @@ print(json.dumps(told))
 """
 # A loader as others have it, and a resume that trusts what it finds.
 UNPICKLES = """
-def load_file(path):
-    return pickle.loads(pickle.dumps(safetensors_load(path)))
-safetensors_load, store.load_file = store.load_file, load_file
+def load_tensors(*arguments):
+    return pickle.loads(pickle.dumps(original(*arguments)))
+original, store._load_tensors = store._load_tensors, load_tensors
 read = torch.load
 checkpoints.torch.load = lambda path, weights_only, **options: read(path, weights_only=False, **options)
 """

@@ -226,12 +226,16 @@ class Superbloom:
             store.save(self.model, folder, training=self.training, metrics=self.metrics)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, verify: bool = True) -> Superbloom:
-        """A model from its folder, or from the Hugging Face hub by `owner/name`; every file is checked first."""
+    def from_pretrained(cls, folder: str | Path, *, verify: bool = True, copy: bool = False) -> Superbloom:
+        """A model from its folder, or from the Hugging Face hub by `owner/name`; every file is checked first.
+
+        Files above 256 MiB are memory-mapped: do not write into them while you use the model. copy=True reads them
+        into memory.
+        """
         path = Path(folder)
         if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
             path = _download(str(folder))
-        stored = store.load(path, verify=verify)
+        stored = store.load(path, verify=verify, copy=copy)
         config = asdict(stored.model.config)
         superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
         superbloom._use(stored.model)

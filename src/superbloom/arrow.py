@@ -1,4 +1,4 @@
-"""Arrow files used in place by memory map, every value checked before it is used (docs/formats.md).
+"""Arrow files used in place, by memory map or in memory, every value checked before it is used (docs/formats.md).
 
 A damaged Arrow file that is trusted can end the process, and a small hostile one can unpack to any size, so only
 plain record batches are read and the whole table is validated.
@@ -21,10 +21,15 @@ MAX_BATCHES = 10_000
 MAX_METADATA_BYTES = 2**20
 
 
-def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = ()) -> pa.Table:
-    """Memory-map these columns of an Arrow file, every value checked, each column one piece."""
+def read_arrow(
+    path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = (), copy: bool = False
+) -> pa.Table:
+    """These columns of an Arrow file, every value checked, each column one piece.
+
+    The file is memory-mapped; copy=True reads it into memory, so that later changes of the file do not matter.
+    """
     try:
-        with pa.memory_map(str(path)) as source:
+        with _in_memory(path) if copy else pa.memory_map(str(path)) as source:
             _check_messages(source)
             schema = _stream(source).schema
             _check_types(path, schema, columns, optional)
@@ -48,6 +53,11 @@ def read_arrow(path: str | Path, columns: dict[str, pa.DataType], optional: Coll
     if not table.num_rows:
         raise InputError(f"{path} has no rows; at least one is needed")
     return table if table.column(0).num_chunks == 1 else table.combine_chunks()
+
+
+def _in_memory(path: str | Path) -> pa.NativeFile:
+    with pa.OSFile(str(path)) as file:
+        return pa.BufferReader(file.read_buffer())
 
 
 def _check_types(

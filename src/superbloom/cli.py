@@ -507,6 +507,9 @@ def serve(
     report: Annotated[
         Path | None, typer.Option(help="Folder that `evaluate --out` wrote: for the page's report.")
     ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Read all files into memory, so that they may be changed while it serves.")
+    ] = False,
     browser: Annotated[bool, typer.Option(help="Open the page once the model is loaded.")] = True,
     max_k: Annotated[int, typer.Option(help="Names of one answer, at most.", min=1)] = LIMITS.max_k,
     max_context: Annotated[
@@ -551,7 +554,8 @@ def serve(
             raise
         raise InputError(f"{error.name} is not installed; pip install 'superbloom[serve]'") from None
 
-    run(model, settings, precision=precision, prior=prior, report=report, browser=browser, notice=_notice)
+    options: dict[str, Any] = {"precision": precision, "prior": prior, "copy": copy}
+    run(model, settings, **options, report=report, browser=browser, notice=_notice)
 
 
 @app.command()

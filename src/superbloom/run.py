@@ -280,7 +280,7 @@ def inspect(folder: Path, names: list[str]) -> dict[str, Any]:
         if not names:
             return {name: manifest[name] for name in ("format", "version", "counts", "info", "split")}
         return {name: _name_facts(corpus, name) for name in names}
-    model, training, metrics = store.load(folder)
+    model, training, metrics, _ = store.load(folder)
     if names:
         return {name: _digest_facts(model, name) for name in names}
     facts = {name: manifest[name] for name in ("format", "version", "model")}

@@ -11,11 +11,13 @@ vocabulary target_bloom.safetensors and targets.arrow.
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -24,8 +26,9 @@ from torch import Tensor
 from superbloom.card import card
 from superbloom.config import ModelConfig
 from superbloom.errors import InputError
-from superbloom.folder import CARD, leads_out, new_folder, read_folder, read_json, settled
+from superbloom.folder import CARD, FILES, OPTIONAL, leads_out, new_folder, read_folder, read_json, settled
 from superbloom.hashing import BloomHash
+from superbloom.mapped import Mapped, Version, version
 from superbloom.model import Model, Network
 from superbloom.prior import Prior
 from superbloom.vocab import Vocab
@@ -36,6 +39,7 @@ MAX_METRICS_BYTES = 16 * 2**20
 MAX_HISTORY = 10_000  # validations that are kept
 MAX_HEADER_BYTES = 2 * 2**20  # of tensors, a thousand layers; each takes ten times as much memory when it is read
 MAX_CARD_BYTES = 2**20
+DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # that a model has, by safetensors' names
 
 
 def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
@@ -75,38 +79,54 @@ def _card_of(folder: Path) -> str:
 
 
 class Stored(NamedTuple):
-    """A model with how it was trained and what was measured."""
+    """A model with how it was trained, what was measured, and those of its files that are memory-mapped."""
 
     model: Model
     training: dict[str, Any]
     metrics: dict[str, Any]
+    mapped: Mapped
 
 
-def load(folder: str | Path, *, verify: bool = True) -> Stored:
-    """A model as it was saved; any file that is not what was written is refused by name, before it is used."""
-    return settled(folder, lambda: _load(Path(folder), verify))
+def load(folder: str | Path, *, verify: bool = True, copy: bool = False) -> Stored:
+    """A model as it was saved; any file that is not what was written is refused by name, before it is used.
+
+    Large files are memory-mapped and must not be written in place from then on (mapped.py); copy=True reads all files
+    into memory.
+    """
+    return settled(folder, lambda: _load(Path(folder), verify, Mapped(copy)))
 
 
-def _load(folder: Path, verify: bool) -> Stored:
-    manifest = read_folder(folder, "model", verify)
-    model = _load_model(folder, manifest)
-    return Stored(model, manifest["training"], read_json(folder / "metrics.json", MAX_METRICS_BYTES))
+def _load(folder: Path, verify: bool, mapped: Mapped) -> Stored:
+    before = _versions(folder)
+    try:
+        manifest = read_folder(folder, "model", verify)
+        model = _load_model(folder, manifest, mapped)
+        metrics = read_json(folder / "metrics.json", MAX_METRICS_BYTES)
+        return Stored(model, manifest["training"], metrics, mapped)
+    finally:
+        if _versions(folder) != before:  # what was verified is not what was read, which may fail in any way
+            raise InputError(f"{folder} was changed while it was loaded; load it again once it is complete")
 
 
-def _load_model(folder: Path, manifest: dict[str, Any]) -> Model:
+def _versions(folder: Path) -> dict[str, Version]:
+    files = (folder / name for name in (*FILES["model"], *OPTIONAL["model"]))
+    return {file.name: version(file.stat()) for file in files if file.exists()}
+
+
+def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped) -> Model:
     config = _read_config(folder / "config.json", manifest)
-    network = _load_network(folder / "model.safetensors", config)
-    vocab = Vocab.open(folder / "vocab.arrow")
-    bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special)
+    network = _load_network(folder / "model.safetensors", config, mapped)
+    vocab = _open_vocab(folder / "vocab.arrow", mapped)
+    bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special, mapped)
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
-    prior = _load_prior(folder / "prior.safetensors", manifest, config)
+    prior = _load_prior(folder / "prior.safetensors", manifest, config, mapped)
     if config.num_target_ids is None:
         return Model(network, bloom, vocab, bloom, vocab, prior)
     for name in ("targets.arrow", "target_bloom.safetensors"):
         if name not in manifest["files"]:
             raise InputError(f"{folder / 'config.json'} lists no {name}, but its model needs it; save it again")
-    target_vocab = Vocab.open(folder / "targets.arrow")
-    target_bloom = _load_bloom(folder / "target_bloom.safetensors", config.target_alpha or config.alpha, 4)
+    target_vocab = _open_vocab(folder / "targets.arrow", mapped)
+    target_bloom = _load_bloom(folder / "target_bloom.safetensors", config.target_alpha or config.alpha, 4, mapped)
     _agree(folder, config, target_bloom, target_vocab, config.num_target_ids, config.output_buckets)
     return Model(network, bloom, vocab, target_bloom, target_vocab, prior)
 
@@ -132,8 +152,8 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
         raise InputError(f"{path}: {' '.join(str(error).split()):.200}") from None
 
 
-def _load_network(path: Path, config: ModelConfig) -> Network:
-    """Weights memory-mapped into a network built without storage; every name and shape has to fit."""
+def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
+    """Weights put into a network built without storage; every name and shape has to fit."""
     found = _tensors(path)
     # subtle: lay out one layer first and count, so that an absurd config cannot make us build the others
     expected = _layout(path, replace(config, layers=1))
@@ -149,7 +169,7 @@ def _load_network(path: Path, config: ModelConfig) -> Network:
         raise InputError(f"{path}: {name!r:.80} {kind} does not fit the model of config.json; save it again")
     with torch.device("meta"):
         network = Network(config)
-    network.load_state_dict(load_file(path), assign=True)
+    network.load_state_dict(_load_tensors(path, mapped), assign=True)
     network.eval()
     return network
 
@@ -163,11 +183,11 @@ def _layout(path: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
     return {name: ("F32", *map(str, part.shape)) for name, part in parts.items()}
 
 
-def _load_bloom(path: Path, alpha: int, num_special: int) -> BloomHash:
+def _load_bloom(path: Path, alpha: int, num_special: int, mapped: Mapped) -> BloomHash:
     found = {name: (kind, len(shape)) for name, (kind, *shape) in _tensors(path).items()}
     if found != {"order": ("I32", 2), "starts": ("I64", 2), "table": ("I32", 2)}:
         raise InputError(f"{path} holds {found!s:.200}; order (I32), starts (I64) and table (I32) are expected")
-    tables = load_file(path)
+    tables = _load_tensors(path, mapped)
     bloom = BloomHash(tables["table"], tables["order"], tables["starts"], alpha, num_special)
     try:
         bloom.verify()
@@ -176,7 +196,7 @@ def _load_bloom(path: Path, alpha: int, num_special: int) -> BloomHash:
     return bloom
 
 
-def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig) -> Prior | None:
+def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig, mapped: Mapped) -> Prior | None:
     """Frequencies of the ids that are predicted; older folders have none."""
     if path.name not in manifest["files"]:
         if path.exists():
@@ -185,7 +205,7 @@ def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig) -> Pr
     expected = {"counts": ("I32", str(config.num_target_ids or config.num_ids)), "scale": ("F32", "2")}
     if _tensors(path) != expected:
         raise InputError(f"{path} holds {_tensors(path)!s:.200}; {expected} is expected: save the model again")
-    found = load_file(path)
+    found = _load_tensors(path, mapped)
     weight, temperature = found["scale"].tolist()
     if int(found["counts"].min()) < -1 or not (0 <= weight <= 10 and 1e-3 <= temperature <= 1e3):
         raise InputError(
@@ -205,6 +225,32 @@ def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, nu
             f"{folder}: tables of {bloom.num_ids:,} ids, {bloom.num_hashes} hashes, {bloom.num_buckets:,} buckets, and "
             f"{len(vocab):,} names; config.json says {num_ids:,}, {config.num_hashes}, {num_buckets:,}, {num_ids:,}"
         )
+
+
+def _open_vocab(path: Path, mapped: Mapped) -> Vocab:
+    return Vocab.open(path, copy=not mapped.takes(path))
+
+
+def _load_tensors(path: Path, mapped: Mapped) -> dict[str, Tensor]:
+    """The tensors of a file that _tensors found sound, memory-mapped or read into memory.
+
+    subtle: in memory they lie as in the map, all in one aligned block. So a model gives the same scores, to the bit,
+    either way and each time it is loaded; those of safetensors' own reader depend on where it puts each tensor.
+    """
+    if mapped.takes(path):
+        return load_file(path)
+    with path.open("rb") as stream:
+        content = torch.empty(os.fstat(stream.fileno()).st_size, dtype=torch.uint8).numpy()
+        stream.readinto(content.data)
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:start].tobytes())
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, part in header.items():
+        begin, end = part["data_offsets"]
+        values = content[start + begin : start + end].view(DTYPES[part["dtype"]])
+        tensors[name] = torch.from_numpy(values).view(part["shape"])
+    return tensors
 
 
 def _tensors(path: Path) -> dict[str, tuple[str, ...]]:

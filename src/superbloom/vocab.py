@@ -108,10 +108,10 @@ class Vocab:
         return cls(_with_kinds(table, kinds, normalisation))
 
     @classmethod
-    def open(cls, path: str | Path) -> Vocab:
-        """Memory-map a vocabulary file; a file written elsewhere may leave by_name out."""
+    def open(cls, path: str | Path, copy: bool = False) -> Vocab:
+        """Memory-map a vocabulary file, or copy it into memory; a file written elsewhere may leave by_name out."""
         columns = {"name": pa.large_string(), "count": pa.int64(), "by_name": pa.int32(), "kind": pa.int8()}
-        table = read_arrow(path, columns, optional=("by_name", "kind"))
+        table = read_arrow(path, columns, optional=("by_name", "kind"), copy=copy)
         if "by_name" not in table.column_names:
             alphabetical = pc.sort_indices(table["name"]).cast(pa.int32())
             names = table["name"].chunk(0).take(alphabetical)

@@ -72,7 +72,7 @@ PROBLEMS: Problems = {
     403: {"model": Problem, "description": "A page of another site asks."},
     421: {"model": Problem, "description": "Asked by another name than localhost, without a key."},
     422: {"model": Problem, "description": "Something given cannot be used; unknown names come with the closest ones."},
-    503: {"model": Problem, "description": "Loading, stopping, or too much to do; Retry-After says when to ask again."},
+    503: {"model": Problem, "description": "Loading, stopping, changed in place, or too much to do; see Retry-After."},
 }
 READ: Problems = {status: PROBLEMS[status] for status in (401, 403, 421, 422, 503)}
 

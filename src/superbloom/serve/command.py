@@ -45,21 +45,23 @@ def serve(
     *,
     precision: str = "fp32",
     prior: bool = True,
+    copy: bool = False,
     report: Path | None = None,
     browser: bool = False,
     notice: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve a model folder until a signal ends it; InputError if it cannot be."""
+    """Serve a model folder until a signal ends it; InputError if it cannot be. copy=True maps none of its files."""
     read_folder(folder, "model", verify=False)  # what it is; its files are checked when they are loaded
     if report is not None and not (report / "metrics.json").is_file():
         raise InputError(f"--report {report} has no metrics.json; give a folder that `superbloom evaluate --out` wrote")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
 
     def load() -> Served:
-        model, training, metrics = store.load(folder)
+        model, training, metrics, mapped = store.load(folder, copy=copy)
         if report is not None:
             metrics = metrics | {"test": read_json(report / "metrics.json", store.MAX_METRICS_BYTES)}
-        return Served(Predictor(model, precision=precision, prior=prior), folder.resolve().name, training, metrics)
+        predictor = Predictor(model, precision=precision, prior=prior)
+        return Served(predictor, folder.resolve().name, training, metrics, mapped)
 
     app = make_app(load, settings)
     _allow_files(settings.max_connections + OTHER_FILES)
@@ -108,6 +110,7 @@ class _Server(uvicorn.Server):
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
         self._still: dict[Any, _Still] = {}
+        self._changed: str | None = None
         self.failed: Exception | None = None
 
     @contextmanager
@@ -130,7 +133,14 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:  # once a second
             self._close_silent()
+            self._report_change()
         return await super().on_tick(counter)
+
+    def _report_change(self) -> None:
+        """Print once that requests are refused because a file of the model was changed in place."""
+        before, self._changed = self._changed, self._models.changed
+        if self._changed and not before:
+            self._notice(self._changed)
 
     def _close_silent(self) -> None:
         """End connections that ask nothing, never end their headers, or do not read their answers.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from superbloom import __version__
 from superbloom.answers import Found
+from superbloom.mapped import Mapped
 from superbloom.predict import Predictor, Query
 from superbloom.serve.gather import Gatherer
 from superbloom.serve.guard import RefusedError
@@ -18,16 +19,39 @@ from superbloom.serve.settings import Settings
 from superbloom.special import MASK_TEXT
 
 LOOKUPS_TOGETHER = 8  # after so many, those that were looked up are answered
+CHANGED = (
+    "{} was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). To replace a model, "
+    "copy it to a new folder and rename that, or serve with --copy"
+)
 
 
 @dataclass(frozen=True)
 class Served:
-    """A predictor with what is told of it: its name, how it was trained, what was measured."""
+    """A predictor with what is told of it: its name, how it was trained, what was measured; and its mapped files."""
 
     predictor: Predictor
     name: str = "model"
     training: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    mapped: Mapped = field(default_factory=Mapped)
+
+    @property
+    def changed(self) -> str | None:
+        """One line if a mapped file was changed in place, so that the model is no longer the one that was verified."""
+        name = self.mapped.changed()
+        return None if name is None else CHANGED.format(name)
+
+    def check_unchanged(self) -> None:
+        if line := self.changed:
+            raise RefusedError.busy(line, 5)
+
+    def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
+        """Answers of the verified model alone; 503 if it was changed, also while they were computed."""
+        self.check_unchanged()  # to read what was cut short would end the process
+        try:
+            return self.predictor.answer(queries)
+        finally:
+            self.check_unchanged()
 
 
 class Service:
@@ -38,7 +62,7 @@ class Service:
         self.predictor = served.predictor
         rows = min(settings.batch, self.predictor.chunk)
         self.gatherer: Gatherer[Query, list[Found]] = Gatherer(
-            self.predictor.answer, most_rows=rows, most_waiting=settings.queue, watch=metrics.watch_batch
+            served.answer, most_rows=rows, most_waiting=settings.queue, watch=metrics.watch_batch
         )
         # Looking up names takes turns in one thread of its own, so that many who do it leave time for predictions.
         self.lookups: Gatherer[Callable[[], Any], Any] = Gatherer(
@@ -122,7 +146,13 @@ class Models:
         """For those that were taken, also while the server is stopping."""
         if self._service is None:
             raise RefusedError.busy("the model is being loaded; ask again in a moment", 1)
+        self._service.served.check_unchanged()
         return self._service
+
+    @property
+    def changed(self) -> str | None:
+        """The line with which everything is refused since a mapped file was changed in place, None if none was."""
+        return None if self._service is None else self._service.served.changed
 
     def waiting(self) -> int:
         return 0 if self._service is None else self._service.gatherer.waiting
