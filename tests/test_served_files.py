@@ -1,9 +1,12 @@
 """What happens to a model whose files are written, cut short or replaced while it is used (docs/reliability.md)."""
 
 import gc
+import http.client
 import os
+import re
 import shutil
 import signal
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from test_serve_process import ONE, Server, request, save, serve, until
 
 from superbloom import Superbloom, mapped, store
 from superbloom.errors import InputError
+from superbloom.mapped import Mapped
 
 CHANGED = (
     "model.safetensors was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). "
@@ -64,6 +68,12 @@ def reload(server: Server) -> None:
 def map_all() -> None:
     """In the process of a server: no file is small enough to be copied."""
     mapped.MAX_COPIED_BYTES = 0
+
+
+def map_all_unchecked() -> None:
+    """In the process of a server: files are mapped, and nobody notices that they change."""
+    map_all()
+    Mapped.changed = lambda _: None  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("options", "before"), [((), None), (("--copy",), map_all)], ids=["small", "--copy"])
@@ -131,6 +141,59 @@ def test_a_change_while_a_batch_is_computed_is_noticed(models, served, monkeypat
     with pytest.raises(RefusedError, match="was changed in place") as refused:
         Served(Slow(), mapped=store.load(served).mapped).answer([])  # type: ignore[arg-type]
     assert refused.value.status == 503
+
+
+def test_a_server_that_dies_of_a_cut_file_says_so(served, tmp_path):
+    with serve(tmp_path, served, "--port", 0, before=map_all_unchecked) as server:
+        url = server.ready()
+        cut_short(served)
+        with pytest.raises((ConnectionError, http.client.HTTPException, urllib.error.URLError)):
+            best(url)
+        assert server.ended() == -signal.SIGBUS
+        line = until(lambda: re.search(r"^error: .*\n", server.printed, re.MULTILINE))[0]
+        assert line == (
+            f"error: the server ended with SIGBUS: a memory-mapped file in {served} was cut short, or its disk failed; "
+            "copy the model again and start the server, with --copy if files may change in place\n"
+        )
+        assert len(server.printed.splitlines()) == 3
+
+
+def test_another_crash_of_a_server_is_printed_as_it_is(served, tmp_path):
+    with serve(tmp_path, served, "--port", 0) as server:
+        server.ready()
+        server.signal(signal.SIGSEGV)
+        assert server.ended() == -signal.SIGSEGV
+        until(lambda: "Fatal Python error: Segmentation fault" in server.printed)
+
+
+def state(process: int) -> dict[str, str]:
+    """What Linux tells of a process; nothing once it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {} if found["State"].startswith("Z") else found
+
+
+def ignores(process: int, number: signal.Signals) -> bool:
+    return bool(int(state(process)["SigIgn"], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_process_that_waits_for_a_crash_ends_with_the_server(served, tmp_path, number):
+    with serve(tmp_path, served, "--port", 0) as server:
+        server.ready()
+        pid = server.process.pid
+        (watcher,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        until(lambda: ignores(watcher, signal.SIGHUP))  # it has started
+        files = {file.readlink().name for file in Path(f"/proc/{watcher}/fd").iterdir()}
+        os.kill(watcher, signal.SIGTERM)  # as to a whole group
+        server.signal(number)
+        assert server.ended() in (-number, 0)
+        until(lambda: not state(watcher))
+        assert len(server.printed.splitlines()) == 2
+        assert {name for name in files if not name.startswith("pipe:")} == {"null", "output.txt"}
 
 
 def open_files() -> int:

@@ -30,6 +30,7 @@ from superbloom.folder import read_folder, read_json
 from superbloom.predict import Predictor
 from superbloom.serve.app import make_app
 from superbloom.serve.connection import Connection, Connections
+from superbloom.serve.crash import reported_crashes
 from superbloom.serve.service import Models, Served
 from superbloom.serve.settings import Settings
 
@@ -65,7 +66,7 @@ def serve(
 
     app = make_app(load, settings)
     _allow_files(settings.max_connections + OTHER_FILES)
-    with _listening(settings) as listener:
+    with _listening(settings) as listener, reported_crashes(folder):
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
