@@ -1,0 +1,152 @@
+"""How much slower is everything beside one busy process?   python benchmarks/neighbour.py --work FOLDER [--out FILE]
+
+Training steps (100,000 ids, α=20, d=128), a certified top-20 of 5,281,889 ids for one query and for 64, and answers of
+a server (500,000 names, d=768) to eight clients: alone, and beside a process that computes without end. Two ways for
+OpenMP's threads to wait: asleep, as `import superbloom` sets it, and spinning, which is GNU OpenMP's own default.
+Every figure is the median of a process of its own; ways take turns. Four minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+# 300,000 rounds are what GNU OpenMP spins where nobody chose.
+WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "asleep": {}}
+PLACES = ("alone", "beside")
+WHAT = ("training step", "search, 1 query", "search, 64 queries", "serving, 8 clients")
+ROUNDS = 3
+SECONDS = 4.0  # of each measurement
+NUM_IDS, SERVED_IDS = 5_281_889, 500_000
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def timed(call: Any) -> float:
+    """Median milliseconds."""
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(times) < 3:
+        start = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times)
+
+
+def measure(beside: bool) -> dict[str, float]:
+    """Training and search, in this process."""
+    import superbloom  # noqa: F401, before torch: it sets how threads wait
+
+    import torch  # isort: skip
+    from beliefs import TRAINED, beliefs
+    from search import K
+    from train_step import measure as measure_steps
+
+    from superbloom.hashing import BloomHash
+    from superbloom.search import top_k
+
+    bloom = BloomHash.random(NUM_IDS, num_hashes=2, alpha=50)
+    log_probs = beliefs(bloom, 64, *TRAINED, seed=0)
+    neighbour = busy_neighbour() if beside else None
+    if neighbour is not None:
+        neighbour.__enter__()
+    try:
+        threads = torch.get_num_threads()
+        return {
+            WHAT[0]: 1000 * measure_steps("superbloom", 100_000, 30, threads)["seconds_per_step"],
+            WHAT[1]: timed(lambda: top_k(log_probs[:1], bloom, K)),
+            WHAT[2]: timed(lambda: top_k(log_probs, bloom, K)),
+        }
+    finally:
+        if neighbour is not None:
+            neighbour.__exit__(None, None, None)
+
+
+def serve(work: Path, environment: dict[str, str], beside: bool) -> float:
+    """Median milliseconds of an answer, of eight clients."""
+    import serve as benchmark
+
+    os.environ.update(environment)
+    try:
+        with benchmark.serving(work) as server:
+            queries = work / "queries-fp32.json"
+            server.clients(queries, clients=8, seconds=2)
+            if not beside:
+                return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
+            with busy_neighbour():
+                return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
+    finally:
+        for name in environment:
+            del os.environ[name]
+
+
+def in_a_process(environment: dict[str, str], beside: bool) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", *(["--beside"] if beside else [])]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def whole(work: Path, rounds: int = ROUNDS, ways: dict[str, dict[str, str]] = WAYS) -> dict[str, dict[str, float]]:
+    """Milliseconds by way and place, "asleep, beside"; of each the median of the rounds."""
+    if not (work / "queries-fp32.json").is_file():
+        parts = ["make", "queries", "--ids", str(SERVED_IDS), "--precisions", "fp32", "--work", str(work)]
+        subprocess.run([sys.executable, str(HERE / "serve.py"), *parts], check=True)
+    cells: dict[str, list[dict[str, float]]] = {}
+    for _ in range(rounds):
+        for way, environment in ways.items():
+            for place in PLACES:
+                found = in_a_process(environment, place == "beside")
+                found[WHAT[3]] = serve(work, environment, place == "beside")
+                cells.setdefault(f"{way}, {place}", []).append(found)
+                print(f"{way}, {place}: {found}", file=sys.stderr, flush=True)
+    return {cell: {what: median(one[what] for one in found) for what in WHAT} for cell, found in cells.items()}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--work", type=Path, default=Path("neighbour-work"))
+    options.add_argument("--out", type=Path, help="a JSON file to keep the figures in")
+    options.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.beside)))
+        return
+    from record import keep, report
+
+    given.work.mkdir(parents=True, exist_ok=True)
+    cells = whole(given.work)
+    rows = []
+    for what in WHAT:
+        row = [what]
+        for way in WAYS:
+            alone, beside = (cells[f"{way}, {place}"][what] for place in PLACES)
+            row += [f"{alone:.2f}", f"{beside:.2f}", f"{beside / alone:.1f} ×"]
+        rows.append(row)
+    header = ["ms", *(f"{way}: {column}" for way in WAYS for column in ("alone", "beside", "ratio"))]
+    report("How much slower is everything beside one busy process?", header, rows, cells)
+    if given.out is not None:
+        keep(given.out, {"milliseconds": cells})
+
+
+if __name__ == "__main__":
+    main()
