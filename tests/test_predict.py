@@ -9,6 +9,7 @@ import torch
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, deciles, evaluate, ranks, recall
+from superbloom.hashing import BloomHash
 from superbloom.predict import Predictor
 from superbloom.search import exhaustive
 from superbloom.special import Special
@@ -160,8 +161,6 @@ def test_more_names_than_there_are_gives_all(superbloom):
         (["ring 1 name 2"], {"combine": [1.0]}, r"combine=\[1.0\] given; a positive weight for each of the 2 hashes"),
         (["ring 1 name 2"], {"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash"),
         (["ring 1 name 2"], {"beam": 0}, "beam=0 given"),
-        (["ring 1 name 2"], {"k": 0}, "k=0 given"),
-        (["ring 1 name 2"], {"k": 2.5}, "k=2.5 given; whole numbers"),
         (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
         ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),
     ],
@@ -169,6 +168,25 @@ def test_more_names_than_there_are_gives_all(superbloom):
 def test_bad_queries_get_one_clear_line(superbloom, context, options, message):
     with pytest.raises(InputError, match=message):
         superbloom.predict(context, **options)
+
+
+@pytest.mark.parametrize("k", ["3", True, 3.0, 2.5, 0, -1, None])
+def test_every_call_refuses_a_k_that_is_no_whole_number_with_the_same_line(superbloom, ring_corpus, k):
+    for call in (
+        lambda: superbloom.predict(["ring 1 name 2"], k=k),
+        lambda: superbloom.recommend(k=k, corpus=ring_corpus),
+        lambda: superbloom.recommend_for([["ring 1 name 2"]], k=k),
+        lambda: superbloom.similar_items(["ring 1 name 2"], k=k),
+        lambda: exhaustive(torch.zeros(1, 2, 5), BloomHash.random(10, 2, 2), k),
+    ):
+        with pytest.raises(InputError) as error:
+            call()
+        assert str(error.value) == f"k={k!r} given; whole numbers from 1 are allowed"
+
+
+def test_a_k_of_numpy_is_a_whole_number(superbloom):
+    assert len(superbloom.predict(["ring 1 name 2"], k=np.int64(3))) == 3
+    assert len(superbloom.similar_items(["ring 1 name 2"], k=np.int64(3))) == 3
 
 
 def test_asking_before_learning_is_refused():

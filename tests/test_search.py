@@ -474,13 +474,13 @@ def test_bad_arguments_are_refused(search, change, message):
 @pytest.mark.parametrize("name", ["beam", "max_rounds"])
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "2"])
 def test_a_beam_and_rounds_are_whole_numbers(name, value):
-    with pytest.raises(InputError, match=f"{name}={value} given; whole numbers from 1 are allowed"):
+    with pytest.raises(InputError, match=f"{name}={value!r} given; whole numbers from 1 are allowed"):
         top_k(torch.zeros(1, 2, 5), BloomHash.random(10, 2, 2), 1, **{name: value})
 
 
 @pytest.mark.parametrize("k", ["3", None, 1e9])
 def test_a_k_that_is_no_whole_number_is_refused_as_such(k):
-    with pytest.raises(InputError, match=f"k={k} given; whole numbers from 1 are allowed"):
+    with pytest.raises(InputError, match=f"k={k!r} given; whole numbers from 1 are allowed"):
         top_k(torch.zeros(1, 2, 5), BloomHash.random(10, 2, 2), k)
 
 

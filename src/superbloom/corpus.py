@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from superbloom.arrow import read_arrow, write_arrow
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.folder import new_folder, read_folder, settled
 from superbloom.vocab import Vocab
 
@@ -320,9 +320,7 @@ def split_of(keys: Iterable[str]) -> np.ndarray:
 
 
 def check_cuts(min_count: int, max_names: int | None) -> None:
-    for name, value in (("min_count", min_count), ("max_names", 1 if max_names is None else max_names)):
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
+    check_whole(min_count=min_count, max_names=1 if max_names is None else max_names)
 
 
 def check_enough(kept: int, names: int, min_count: int, max_names: int | None, most: int) -> None:

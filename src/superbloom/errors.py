@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from numbers import Integral
+from typing import Any
 
 LONGEST_SHOWN = 200  # characters of a name
 
@@ -37,6 +39,18 @@ class UnknownNameError(InputError):
         given = repr(self.name) if len(self.name) <= LONGEST_SHOWN else f"{self.name[:LONGEST_SHOWN]!r}…"
         close = ", ".join(map(repr, self.closest))
         return f"{given} is not among the {self.known:,} names" + (f"; closest: {close}" if close else "")
+
+
+def check_whole(**given: Any) -> None:
+    """Raise InputError unless every value is a whole number from 1; NumPy's integers are, booleans are not.
+
+    >>> check_whole(k="3")
+    Traceback (most recent call last):
+    superbloom.errors.InputError: k='3' given; whole numbers from 1 are allowed
+    """
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise InputError(f"{name}={value!r:.80} given; whole numbers from 1 are allowed")
 
 
 def check_key(key: str | None) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.special import Special
 
 if TYPE_CHECKING:
@@ -256,9 +256,7 @@ class Members:
 
 def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
     """Raise InputError unless there are enough digests, with the largest alpha that gives enough."""
-    for name, value in (("num_ids", num_ids), ("num_hashes", num_hashes), ("alpha", alpha)):
-        if value < 1:
-            raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")
+    check_whole(num_ids=num_ids, num_hashes=num_hashes, alpha=alpha)
     largest = max_alpha(num_ids, num_hashes)
     if alpha > largest:
         buckets = -(-num_ids // alpha)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from superbloom.answers import Found, Prediction
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.explain import explain
 from superbloom.head import Head
 from superbloom.model import Model
@@ -141,6 +141,7 @@ class Predictor:
         that may; none that scores less than min_score is. The prior is a term of the sum: with another combine it is
         left out. explain tells why.
         """
+        check_whole(k=k)
         ids, unread = self._text_ids(context) if isinstance(context, str) else (self._ids(context), [])
         if Special.MASK not in ids:
             ids.append(Special.MASK)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import torch
 
 from superbloom.corpus import Corpus
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.predict import Predictor, padded
 from superbloom.special import Special
 from superbloom.vocab import Vocab
@@ -110,8 +110,7 @@ def recommend(
 ) -> dict[str, Any]:
     """Columns user, item, score, rank (from 1) and certified; up to k rows a user, best first."""
     model, vocab = predictor.model, predictor.model.target_vocab
-    if type(k) is not int or k < 1:
-        raise InputError(f"k={k!r} given; whole numbers from 1 are allowed")
+    check_whole(k=k)
     allow = None
     if isinstance(items_to_recommend, str):
         raise InputError(f"{items_to_recommend!r:.80} given as items_to_recommend; give a list of names")

@@ -17,13 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.filters import Filter
 from superbloom.hashing import BloomHash
 from superbloom.ranking import LOWEST, NOTHING, Largest, best_keys, keys_of, scores_of, unkey
@@ -94,7 +93,7 @@ def top_k(
     """
     search = _Search(log_probs, bloom, k, combine, exclude, allow, min_score, bonus, temperature)
     width = search.first_width() if beam is None else beam
-    _check_whole(beam=width, max_rounds=1 if max_rounds is None else max_rounds)
+    check_whole(beam=width, max_rounds=1 if max_rounds is None else max_rounds)
     queries, done = search.start(), []
     if search.filter.lists is not None or not len(queries):  # there is nothing to search for
         search.rank_all(queries)
@@ -235,7 +234,7 @@ class _Search:
         """The largest k."""
         k, num_ids = self.k, self.bloom.num_ids
         if not isinstance(k, Tensor):
-            _check_whole(k=k)
+            check_whole(k=k)
             least = most = int(k)
         elif k.dtype.is_floating_point or k.dtype == torch.bool or k.shape != (batch,):
             raise InputError(f"k={_shown(k)} given; a whole number, or one for each of the {batch} queries, is allowed")
@@ -438,9 +437,3 @@ class _Search:
 
 def _shown(given: Any) -> str:
     return f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) and given.dim() else str(given)
-
-
-def _check_whole(**given: Any) -> None:
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise InputError(f"{name}={value} given; whole numbers from 1 are allowed")

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from ibis import _
 
 from superbloom.corpus import SPLITS, Corpus, split_of
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.prepare.columns import Columns
 from superbloom.prepare.engines import Engine, working
 from superbloom.prepare.files import mapped
@@ -57,10 +57,11 @@ class Options:
     drop_repeats: bool
 
     def check(self) -> None:
-        counts = {"min_item_count": self.min_item_count, "min_user_count": self.min_user_count}
-        for name, value in (counts | {"max_names": 1 if self.max_names is None else self.max_names}).items():
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
+        check_whole(
+            min_item_count=self.min_item_count,
+            min_user_count=self.min_user_count,
+            max_names=1 if self.max_names is None else self.max_names,
+        )
         if self.split not in RULES:
             raise InputError(f"split {self.split!r} given; {', '.join(RULES)} are allowed")
         if self.split == "time" and self.time is None:

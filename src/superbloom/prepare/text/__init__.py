@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from superbloom.errors import InputError
+from superbloom.errors import InputError, check_whole
 from superbloom.folder import only_writer
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import ERRORS, Part, Reading
@@ -77,9 +77,7 @@ def prepare_text(
     about anything left out; watch shows how far each of the two passes is.
     """
     out = Path(out)
-    for name, value in (("vocab_size", vocab_size), ("min_count", min_count)):
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(f"{name}={value!r} given; whole numbers from 1 are allowed")
+    check_whole(vocab_size=vocab_size, min_count=min_count)
     if errors not in ERRORS:
         raise InputError(f"errors={errors!r} given; {' and '.join(map(repr, ERRORS))} are allowed")
     given = [os.fspath(path) for path in paths]
