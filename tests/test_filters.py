@@ -125,6 +125,8 @@ def test_the_callers_filter_is_left_as_it_was(bloom, log_probs):
         (torch.tensor([3, 10]), "holds the id 10; ids from 0 to 9 are allowed, −1 fills"),
         (torch.tensor([[3, 4], [-2, 4]]), "holds the id -2; ids from 0 to 9 are allowed, −1 fills"),
         (torch.tensor([3.0]), "of type torch.float32 given; whole numbers (ids) or booleans (a mask) are allowed"),
+        (torch.ones(10, dtype=torch.uint8), "of type torch.uint8 given; make a mask bool (.bool()), or ids int64"),
+        (np.ones((2, 10), dtype=np.uint8), "of type torch.uint8 given; make a mask bool (.bool()), or ids int64"),
         (torch.tensor([3j]), "of type torch.complex64 given; whole numbers (ids) or booleans (a mask) are allowed"),
         (torch.tensor(3), "of shape () given; ids (any,) or (2, any) are allowed, or a mask (10,) or (2, 10)"),
         (torch.zeros(3, 4, dtype=torch.long), "of shape (3, 4) given; ids (any,) or (2, any) are allowed"),

@@ -49,6 +49,8 @@ class Filter:
     def _rows(self, name: str, given: Tensor, batch: int) -> Tensor:
         """The filter as a matrix of ids or booleans; raises InputError if it does not fit the queries."""
         given = torch.as_tensor(given, device=self.device)
+        if given.dtype == torch.uint8:  # a mask to some libraries, numbers to others
+            raise InputError(f"{name} of type torch.uint8 given; make a mask bool (.bool()), or ids int64 (.long())")
         rows = given[None] if given.dim() == 1 else given
         mask = given.dtype == torch.bool
         if rows.dim() != 2 or len(rows) not in (1, batch) or (mask and rows.shape[1] != self.num_ids):
