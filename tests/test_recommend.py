@@ -1,5 +1,6 @@
 """From histories to tables of recommendations."""
 
+import csv
 import json
 
 import numpy as np
@@ -197,6 +198,42 @@ def test_a_newer_log_may_have_items_the_model_does_not_know(fitted, folders, tmp
     told = superbloom("recommend", folders / "model", tmp_path / "newer", "--user", "a", "-k", 1)
     assert told.stdout.startswith("a\t1\t")
     assert told.stderr == "1 names not among the 60 known ones: 'new'; left out\n"
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@a", "\tb", "\rc"]
+
+
+def test_safe_csv_marks_what_a_spreadsheet_would_run(tmp_path):
+    harmless = ["a=1", "'=1", "1+1", ""]
+    rows = [[f"{user} {item}" for item in range(3)] for user in range(4)]
+    names = [*FORMULAS, "b\n=1", "plain"]
+    corpus = Corpus.from_sequences([names] * 20 + rows, keys=[*FORMULAS, *harmless, *map(str, range(14))])
+    corpus.save(tmp_path / "corpus")
+    Superbloom(**NEXT).fit(corpus, steps=1, quiet=True).save_pretrained(tmp_path / "model")
+    asked = ("recommend", tmp_path / "model", tmp_path / "corpus", "-k", 20, "--no-filter-seen")
+    (tmp_path / "titles.tsv").write_text("plain\t=2+2\n")
+    asked += ("--titles", tmp_path / "titles.tsv")
+    found = {}
+    for name, option in (("plain", []), ("safe", ["--safe-csv"])):
+        superbloom(*asked, *option, "--out", tmp_path / f"{name}.csv")
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            found[name] = list(csv.reader(file))
+    plain, safe = found["plain"], found["safe"]
+    assert {user for user, *_ in plain} >= {*FORMULAS, *harmless}
+    assert {item for _, item, *_ in plain} >= {*names}
+    marked = [[f"'{cell}" if cell[:1] in tuple("=+-@\t\r") else cell for cell in row] for row in plain]
+    for row, score in zip(marked, (row[2] for row in plain), strict=True):
+        row[2] = score  # numbers stay numbers
+    assert safe == marked
+    assert {title for *_, title in safe} == {"title", "", "'=2+2"}
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "found.parquet")])
+def test_safe_csv_is_refused_where_no_csv_is_written(folders, tmp_path, out):
+    message = superbloom("recommend", folders / "model", folders / "corpus", "--safe-csv", *out, cwd=tmp_path, code=2)
+    given = " ".join(out) or "no --out"
+    assert message.stderr == f"error: --safe-csv with {given} given; it goes with an --out that ends in .csv\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_titles_ride_along(fitted, folders, tmp_path):

@@ -571,6 +571,9 @@ def recommend(
     ] = False,
     titles: Annotated[Path | None, typer.Option(help="Lines of an item, a tab and a title, to show beside it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .csv or .parquet file to write.")] = None,
+    safe_csv: Annotated[
+        bool, typer.Option("--safe-csv", help="Mark text that a spreadsheet would run as a formula with an apostrophe.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """The best next items of users, from all they had: user, item, score, rank, certified."""
@@ -578,7 +581,18 @@ def recommend(
     from superbloom.run import recommend as run
 
     with _warnings_as_lines():
-        found = run(model, corpus, user or [], users_file, out, titles, k=k, filter_seen=filter_seen, strict=strict)
+        found = run(
+            model,
+            corpus,
+            user or [],
+            users_file,
+            out,
+            titles,
+            safe_csv=safe_csv,
+            k=k,
+            filter_seen=filter_seen,
+            strict=strict,
+        )
     rows = list(zip(*found.values(), strict=True))
     if json_:
         _print_json([dict(zip(found, row, strict=True)) for row in rows])

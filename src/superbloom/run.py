@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -37,6 +38,7 @@ from superbloom.report import plot_deciles
 RUN_FILE = "run.json"
 RUN_PARTS = (LOG, PICTURES)
 PLACE = ("devices", "strategy", "workers")
+FORMULA = r"\A[=+\-@\t\r]"  # how a cell begins that a spreadsheet may run
 
 
 def train(
@@ -195,12 +197,18 @@ def recommend(
     users_file: Path | None,
     out: Path | None,
     titles_file: Path | None = None,
+    *,
+    safe_csv: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Recommendations for users of a corpus, all unless some are given; with `out`, written there as CSV or Parquet.
 
-    titles_file has lines of an item, a tab and its title: a last column, empty where there is none.
+    titles_file has lines of an item, a tab and its title: a last column, empty where there is none. safe_csv: see
+    _without_formulas.
     """
+    if safe_csv and (out is None or out.suffix != ".csv"):
+        given = "no --out" if out is None else f"--out {out}"
+        raise InputError(f"--safe-csv with {given} given; it goes with an --out that ends in .csv")
     if out is not None:
         _check_table(out)
     titles = None if titles_file is None else _titles(titles_file)
@@ -215,7 +223,8 @@ def recommend(
     if titles is not None:
         columns["title"] = [titles.get(item, "") for item in columns["item"]]
     if out is not None:
-        _write_table(pa.table(columns), out)
+        table = pa.table(columns)
+        _write_table(_without_formulas(table) if safe_csv else table, out)
     return columns
 
 
@@ -235,6 +244,19 @@ def _check_table(out: Path) -> None:
         raise InputError(f"--out {out} given; a file that ends in .csv or .parquet is allowed")
     if out.is_dir() or not out.parent.is_dir():
         raise InputError(f"--out {out} is a folder, or lies in none; choose a file in a folder that is there")
+
+
+def _without_formulas(table: pa.Table) -> pa.Table:
+    """The table with an apostrophe before text that a spreadsheet would run as a formula (OWASP: CSV injection).
+
+    >>> _without_formulas(pa.table({"item": ["=1+1", "a=b"], "score": [-1.0, 2.0]})).to_pydict()
+    {'item': ["'=1+1", 'a=b'], 'score': [-1.0, 2.0]}
+    """
+    marked = (
+        pc.replace_substring_regex(column, FORMULA, r"'\0") if pa.types.is_string(column.type) else column
+        for column in table.columns
+    )
+    return pa.table(list(marked), names=table.column_names)
 
 
 def _write_table(table: pa.Table, out: Path) -> None:
