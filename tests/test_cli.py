@@ -3,8 +3,10 @@
 import json
 import lzma
 import re
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from launch import command as run
 
 import superbloom
-from superbloom import Corpus, store
+from superbloom import Corpus, cli, store
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
@@ -348,6 +350,77 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, argument
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert sorted(home.iterdir()) == before
+
+
+def real(*words: object, cwd: Path, before: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    """What a process of its own prints that calls `before` first: one that is forked has its libraries already."""
+    command = [sys.executable, "-m", "superbloom", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, preexec_fn=before, timeout=120)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("arguments", "gigabytes", "library"),
+    [
+        ("predict model Oslo", 0.2, "numpy needs 0.5 GB"),
+        ("predict model Oslo", 0.4, "numpy needs 0.5 GB"),
+        ("predict model Oslo", 0.7, "torch needs 1.0 GB"),
+        ("train corpus --out m2 --steps 1", 0.2, "numpy needs 0.5 GB"),
+        ("train corpus --out m2 --steps 1", 0.7, "torch needs 1.0 GB"),
+        ("train corpus --out m2 --steps 1", 1.2, "lightning needs 2.0 GB"),
+        ("prepare interactions log.csv --out c2", 1.4, "duckdb needs 3.0 GB"),
+    ],
+)
+def test_too_few_addresses_are_one_line(home, arguments, gigabytes, library):
+    (home / "log.csv").write_text("user_id,item_id\n1,a\n")
+    allowed = int(gigabytes * 10**9)
+    before = sorted(home.iterdir())
+    done = real(*arguments.split(), cwd=home, before=lambda: resource.setrlimit(resource.RLIMIT_AS, (allowed,) * 2))
+    assert done.returncode == 2
+    words = f"error: ulimit -v allows {gigabytes:.2f} GB of addresses; {library} or more: raise the limit, or lift it"
+    assert done.stderr.startswith(words)
+    assert done.stderr.count("\n") == 1
+    assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("arguments", "gigabytes"), [("--help", 0.2), ("predict model Oslo", 4)])
+def test_enough_addresses_are_enough(home, arguments, gigabytes):
+    allowed = int(gigabytes * 10**9)
+    done = real(*arguments.split(), cwd=home, before=lambda: resource.setrlimit(resource.RLIMIT_AS, (allowed,) * 2))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("libx.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+@pytest.mark.parametrize("limited", [True, False])
+def test_memory_that_runs_out_anywhere_is_one_line(monkeypatch, capsys, error, limited):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "check_imports", lambda: None)
+    monkeypatch.setattr(cli, "limit", lambda: 10**9 if limited else None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    told = "raise ulimit -v, lower --batch-size" if limited else "lower --batch-size"
+    assert capsys.readouterr().err.startswith(f"error: out of memory; {told}")
+
+
+def test_a_library_that_is_missing_is_no_lack_of_memory(monkeypatch):
+    def fail() -> None:
+        raise ImportError("No module named 'x'")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(ImportError, match="No module named 'x'"):
+        cli.main()
 
 
 def test_an_unknown_option_or_command_exits_2_too(home):

@@ -22,6 +22,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from superbloom import __version__
+from superbloom.addresses import check_imports, limit
 from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig
 from superbloom.errors import InputError, out_of_memory
 from superbloom.processes import main_process
@@ -62,18 +63,20 @@ WithPrior = Annotated[bool, typer.Option("--prior/--no-prior", help="Weigh in ho
 def main() -> None:
     """Run a command; a user's mistake or a failing disk ends in one line and exit code 2."""
     try:
+        check_imports()
         app()
     except InputError as error:
         _fail(str(error))
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:
         if "gloo" in str(error) or "NCCL" in str(error):
             _fail("another process of this training ended; see its message, and go on with --resume")
         if not out_of_memory(error):
             raise
-        _fail("out of memory; lower --batch-size, --logits-mb or --dim, or raise --alpha")
+        limited = "" if limit() is None else "raise ulimit -v, "
+        _fail(f"out of memory; {limited}lower --batch-size, --logits-mb or --dim, or raise --alpha")
 
 
 def _fail(message: str) -> None:

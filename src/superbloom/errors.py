@@ -14,6 +14,8 @@ from numbers import Integral
 from typing import Any
 
 LONGEST_SHOWN = 200  # characters of a name
+# What errors say when memory or addresses run out.
+NO_MEMORY = ("allocate memory", "out of memory", "failed to map segment", "can't start new thread")
 
 
 class InputError(ValueError):
@@ -79,9 +81,8 @@ def room_for(what: str, remedy: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether numpy, torch on a CPU or torch on a device says so."""
-    text = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+    """Whether numpy, torch, a library that is being loaded, or a thread that is being started says so."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _asked(message: str) -> str:
