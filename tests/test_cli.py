@@ -423,6 +423,18 @@ def test_a_library_that_is_missing_is_no_lack_of_memory(monkeypatch):
         cli.main()
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["predict MODEL Oslo", "train CORPUS --out m2", "prepare sequences ROWS --out c2"])
+def test_a_current_folder_that_was_removed_is_one_line(home, tmp_path, command):
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    for word, name in (("MODEL", "model"), ("CORPUS", "corpus"), ("ROWS", "rows.tsv")):
+        command = command.replace(word, str(home / name))
+    done = real(*command.split(), cwd=folder, before=folder.rmdir)
+    assert done.returncode == 2
+    assert done.stderr == "error: the current folder was removed; change to another one, and run the command again\n"
+
+
 def test_an_unknown_option_or_command_exits_2_too(home):
     run("train", "corpus", "--out", "m2", "--depth", 3, cwd=home, code=2)
     run("cook", cwd=home, code=2)

@@ -121,7 +121,10 @@ def _version(wanted: bool) -> None:
 def _options(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
-    pass
+    try:
+        Path.cwd()
+    except FileNotFoundError:  # torch's libraries would end the process
+        raise InputError("the current folder was removed; change to another one, and run the command again") from None
 
 
 @app.command()
