@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import superbloom.fork  # noqa: F401, what forked processes need
 from superbloom.errors import InputError, check_whole
 from superbloom.special import Special
 

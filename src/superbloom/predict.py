@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from threading import Lock
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from superbloom.model import Model
 from superbloom.scoring import Bonus, Combine, is_sum
 from superbloom.search import TopK, top_k
 from superbloom.special import MASK_TEXT, Special
+from superbloom.text import READING
 
 MASKS = re.compile(r"\[MASK\d*\]")  # in a text; the paper numbers them: [MASK1], [MASK2]
 # Memory for the token log-probabilities of queries that are ranked together, and how many those are at most.
@@ -108,7 +108,6 @@ class Predictor:
         self.model, self.prior = model, prior
         self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
-        self._reading = Lock()  # a segmenter learns words as it reads, and servers read in threads
 
     def predict(self, context: Sequence[str | Special] | str, k: int = 10, **options: Any) -> list[list[Prediction]]:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.
@@ -292,7 +291,7 @@ class Predictor:
                 f"a text of {len(text):,} characters with {len(parts) - 1:,} masks given; this model reads up to "
                 f"{seq_len} elements: shorten it"
             )
-        with self._reading:
+        with READING:
             found = [self.model.vocab.segmenter.segment(part) for part in parts]
         pairs = zip(parts, found, strict=True)
         unread = [part[slice(*span)] for part, segments in pairs for span in segments.unknown]

@@ -10,12 +10,14 @@ looking up numbers.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import string
 from collections import defaultdict
 from functools import lru_cache
 from itertools import islice, pairwise
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +45,9 @@ MAX_KNOWN = 500_000  # stretches remembered; about 300 bytes each
 BATCH = 2**20  # characters, or words, given to the library at once
 UNKNOWN = "[UNK]"
 EMPTY = -1
+READING = RLock()  # a segmenter learns words as it reads, and servers read in threads
+# Held during a fork: no segmenter that the child gets is half changed, and the child's lock is free.
+os.register_at_fork(before=READING.acquire, after_in_parent=READING.release, after_in_child=READING.release)
 MISSING = "text needs the tokenizers library; pip install 'superbloom[text]'"
 
 
