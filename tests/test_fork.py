@@ -1,6 +1,9 @@
-"""A loaded model in forked processes: it answers as it does at home."""
+"""A loaded model in other processes: forked, pickled or copied, it answers as it does at home."""
 
+import copy
 import os
+import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +15,9 @@ import pytest
 import serving
 from launch import python
 
-from superbloom import Client, InputError, Superbloom, store
+from superbloom import Client, Corpus, InputError, Superbloom, store
+from superbloom.errors import UnknownNameError
+from superbloom.predict import Predictor
 from superbloom.vocab import Vocab
 
 NAMES = 40_000  # enough that torch computes an answer with several threads
@@ -26,6 +31,11 @@ def folder(tmp_path_factory) -> Path:
     vocab = Vocab.from_counts({f"name {number}": NAMES - number for number in range(NAMES)})
     store.save(serving.sure(vocab, alpha=2), path, training={"steps": 3}, metrics={"history": []})
     return path
+
+
+@pytest.fixture
+def loaded(folder) -> Superbloom:
+    return Superbloom.from_pretrained(folder)
 
 
 # In the parent, torch computes with two threads; then a function answers in forked processes.
@@ -114,6 +124,25 @@ print(child_says(answers) == expected)
 
 
 @pytest.mark.system
+def test_a_model_is_an_argument_of_a_pool(folder):
+    code = """
+model = Superbloom.from_pretrained(sys.argv[1])
+asked = [(model, [name], 3) for name in ("name 7", "name 11", "name 13")]
+expected = [Superbloom.predict(*one) for one in asked]
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.starmap_async(Superbloom.predict, asked).get(SECONDS) == expected)
+    print(pool.map_async(model.predict, [context for _, context, _ in asked]).get(SECONDS)[0][:3] == expected[0])
+    try:
+        pool.apply_async(model.predict, (["name 1x"],)).get(SECONDS)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    lines = parent(code, folder).splitlines()
+    assert lines[:2] == ["True", "True"]
+    assert lines[2].startswith("UnknownNameError 'name 1x' is not among the 40,000 names; closest: 'name 1")
+
+
+@pytest.mark.system
 def test_gunicorn_may_load_a_model_once_for_all_workers(folder, tmp_path):
     pytest.importorskip("gunicorn")
     (tmp_path / "served.py").write_text(
@@ -158,6 +187,129 @@ app = make_app(model.predictor)
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
     assert (tmp_path / "log.txt").read_text().count("Booting worker") == 2
+
+
+def test_the_pickle_of_a_loaded_model_is_a_reference(loaded, folder):
+    data = pickle.dumps(loaded)
+    assert len(data) < 1000
+    again = pickle.loads(data)
+    assert again.predict(ASKED) == loaded.predict(ASKED)
+    assert (again.options, again.training, again.metrics) == (loaded.options, loaded.training, loaded.metrics)
+    assert len(pickle.dumps(again)) < 1000
+
+
+def test_a_reference_is_found_from_another_folder(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(folder.parent)
+    data = pickle.dumps(Superbloom.from_pretrained(folder.name))
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(data).predict(ASKED) == Superbloom.from_pretrained(folder).predict(ASKED)
+
+
+def test_a_reference_carries_what_was_measured_since(loaded):
+    rows = [[f"name {number}" for number in range(start, start + 3)] for start in range(60)]
+    figures = loaded.evaluate(Corpus.from_sequences(rows), split="train", rows=4, yardsticks=False)
+    again = pickle.loads(pickle.dumps(loaded))
+    assert again.metrics == {"history": [], "train": figures}
+
+
+def test_a_folder_that_holds_another_model_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    data = pickle.dumps(Superbloom.from_pretrained(tmp_path / "model"))
+    Superbloom.from_pretrained(tmp_path / "model").extend(["a new name"]).save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        InputError, match="/model holds another model than when it was pickled; load and pickle it again"
+    ):
+        pickle.loads(data)
+
+
+def test_a_folder_that_is_gone_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    data = pickle.dumps(Superbloom.from_pretrained(tmp_path / "model"))
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(InputError) as error:
+        pickle.loads(data)
+    told = f"a model folder holds config.json; {tmp_path / 'model'} does not exist"
+    assert str(error.value) == f"the pickle of a model refers to its folder: {told}; put it back, and try again"
+
+
+def test_a_damaged_folder_is_refused_unless_it_was_loaded_unverified(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    verified, trusted = (pickle.dumps(Superbloom.from_pretrained(tmp_path / "model", verify=v)) for v in (True, False))
+    weights = bytearray((tmp_path / "model" / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (tmp_path / "model" / "model.safetensors").write_bytes(weights)
+    with pytest.raises(InputError, match="model.safetensors does not match its checksum"):
+        pickle.loads(verified)
+    assert pickle.loads(trusted).predict(ASKED)
+
+
+@pytest.fixture
+def changed(ring_corpus, folder) -> dict[str, Superbloom]:
+    """Models that are in no folder."""
+    fitted = Superbloom(alpha=2, dim=16, ffn_dim=16, seq_len=8).fit(ring_corpus, steps=2, quiet=True)
+    return {"fitted": fitted, "extended": Superbloom.from_pretrained(folder).extend(["name 7b"])}
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+def test_what_is_in_no_folder_is_copied_whole(changed, way):
+    asked = {"fitted": ["ring 1 name 2"], "extended": ["name 7", "name 7b"]}
+    for name, model in changed.items():
+        again = pickle.loads(pickle.dumps(model)) if way == "pickle" else copy.deepcopy(model)
+        assert again.predict(asked[name]) == model.predict(asked[name])
+        assert again.model.target_vocab is again.model.vocab
+        assert again.model.vocab is not model.model.vocab
+        assert (again.training, again.metrics) == (model.training, model.metrics)
+    fitted = changed["fitted"]
+    again = pickle.loads(pickle.dumps(fitted)) if way == "pickle" else copy.deepcopy(fitted)
+    assert again.recommend(k=2).equals(fitted.recommend(k=2))
+
+
+def test_a_deep_copy_has_its_own_weights_and_is_no_reference(loaded, folder):
+    loaded.predict(ASKED)
+    twin = copy.deepcopy(loaded)
+    assert twin.predict(ASKED) == loaded.predict(ASKED)
+    expected = loaded.predict(ASKED)
+    twin.model.network.embedding.weight.data.neg_()
+    again = pickle.loads(pickle.dumps(twin))
+    assert loaded.predict(ASKED) == expected != twin.predict(ASKED) == again.predict(ASKED)
+
+
+def test_a_shallow_copy_shares_the_model(loaded):
+    twin = copy.copy(loaded)
+    assert twin.model is loaded.model
+    twin.extend(["name 7b"])
+    assert len(loaded.model.vocab) == NAMES
+    assert len(pickle.dumps(loaded)) < 1000 < len(pickle.dumps(twin))
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_predictor_is_pickled_and_copied(loaded, way, precision):
+    for prior in (True, False):
+        predictor = Predictor(loaded.model, precision=precision, prior=prior)
+        predictor.predict(ASKED)
+        again = pickle.loads(pickle.dumps(predictor)) if way == "pickle" else copy.deepcopy(predictor)
+        assert (again.head.precision, again.prior) == (precision, prior)
+        assert again.predict(ASKED) == predictor.predict(ASKED)
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+def test_a_vocabulary_of_text_is_pickled_and_copied(way):
+    vocab = serving.text_vocab()
+    text = "miles davis plays the piano"
+    ids = vocab.segmenter.segment(text).ids.tolist()
+    again = pickle.loads(pickle.dumps(vocab)) if way == "pickle" else copy.deepcopy(vocab)
+    assert again.table.equals(vocab.table)
+    assert again.normalisation == vocab.normalisation
+    assert again.segmenter.segment(text).ids.tolist() == ids
+
+
+def test_an_unknown_name_is_told_across_processes():
+    error = UnknownNameError("Copenhagan", 20_000, lambda: ["Copenhagen"])
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is UnknownNameError
+    assert str(again) == str(error)
+    assert (again.name, again.closest) == ("Copenhagan", ["Copenhagen"])
 
 
 @pytest.mark.system

@@ -1,14 +1,17 @@
-"""Spark makes of a log the corpus that DuckDB makes of it, byte for byte."""
+"""Spark makes of a log the corpus that DuckDB makes of it, byte for byte; its workers ask a model."""
 
 import os
 import shutil
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import serving
 from test_interactions import LOG, described, lines, reference, table
 
+from superbloom import Superbloom, store
 from superbloom.errors import InputError
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
 
@@ -28,7 +31,9 @@ def session():
     # Java would spend more time on making code fast than on these small logs.
     settings |= {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     settings |= {"spark.ui.showConsoleProgress": "false"}
-    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)  # of its workers
+        session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield session
     session.stop()
 
@@ -108,6 +113,23 @@ def test_fractions_of_seconds_from_a_csv(tmp_path):
 def test_a_log_of_which_nothing_is_left_is_refused():
     with pytest.raises(InputError, match="no user has 10000 events left"):
         from_interactions(table(LOG), engine="spark", min_user_count=10_000)
+
+
+def test_workers_ask_a_model_that_their_function_holds(session, tmp_path):
+    store.save(serving.of_names().model, tmp_path / "model", training={}, metrics={})
+    model = Superbloom.from_pretrained(tmp_path / "model")
+    names = model.model.vocab.names(range(40))
+
+    def best(batches):
+        for batch in batches:
+            found = [model.predict([name], k=1)[0].name for name in batch["name"].to_pylist()]
+            yield pa.RecordBatch.from_pydict({"name": batch["name"], "best": found})
+
+    rows = session.createDataFrame([(name,) for name in names], "name string").repartition(4)
+    expected = {name: model.predict([name], k=1)[0].name for name in names}
+    assert {row.name: row.best for row in rows.mapInArrow(best, "name string, best string").collect()} == expected
+    partly = rows.rdd.mapPartitions(lambda part: [(row.name, model.predict([row.name], k=1)[0].name) for row in part])
+    assert dict(partly.collect()) == expected
 
 
 def test_a_session_that_was_there_stays_as_it_was(session):

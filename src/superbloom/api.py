@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import pyarrow.compute as pc
 
@@ -19,6 +19,7 @@ from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
+from superbloom.folder import MANIFESTS, settled, sha256
 from superbloom.hashing import check_sizes, max_alpha
 from superbloom.memory import check_memory
 from superbloom.model import Model
@@ -48,6 +49,31 @@ class Superbloom:
         self._model: Model | None = None
         self._predictor: Predictor | None = None
         self._corpus: Corpus | None = None
+        self._origin: Origin | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """What is pickled: a reference to the folder of a model that was loaded, else the whole model.
+
+        fit and extend end the reference. Weights that you change by yourself are not noticed: copy the model first.
+        """
+        if self._origin is None:
+            return super().__reduce_ex__(protocol)
+        held = self._origin.metrics
+        measured = {name: figures for name, figures in self.metrics.items() if figures is not held.get(name)}
+        return _reopened, (type(self), self._origin.folder, self._origin.sha256, self._origin.verify, measured)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_predictor": None}
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__ |= self.__getstate__()
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = copy.copy(self)
+        twin.__dict__ |= copy.deepcopy(self.__getstate__() | {"_origin": None}, memo)
+        return twin
 
     def __repr__(self) -> str:
         if self._model is None:
@@ -235,15 +261,40 @@ class Superbloom:
         path = Path(folder)
         if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
             path = _download(str(folder))
-        stored = store.load(path, verify=verify, copy=copy)
+        stored, checksum = settled(
+            path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
+        )
         config = asdict(stored.model.config)
         superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
         superbloom._use(stored.model)
         superbloom.training, superbloom.metrics = stored.training, stored.metrics
+        superbloom._origin = Origin(str(path.resolve()), checksum, verify, dict(stored.metrics))
         return superbloom
 
     def _use(self, model: Model) -> None:
-        self._model, self._predictor = model, None
+        self._model, self._predictor, self._origin = model, None, None
+
+
+class Origin(NamedTuple):
+    """The folder that a model was loaded from."""
+
+    folder: str
+    sha256: str  # of config.json, which has those of the other files
+    verify: bool
+    metrics: dict[str, Any]
+
+
+def _reopened(cls: type[Superbloom], folder: str, checksum: str, verify: bool, measured: dict[str, Any]) -> Superbloom:
+    """The model that a pickle refers to; InputError if its folder is gone or holds another model."""
+    try:
+        superbloom = cls.from_pretrained(folder, verify=verify)
+    except InputError as error:
+        raise InputError(f"the pickle of a model refers to its folder: {error}; put it back, and try again") from None
+    assert superbloom._origin is not None
+    if superbloom._origin.sha256 != checksum:
+        raise InputError(f"{folder} holds another model than when it was pickled; load and pickle it again")
+    superbloom.metrics |= measured
+    return superbloom
 
 
 def train_config(**options: Any) -> TrainConfig:

@@ -72,6 +72,11 @@ class Corpus:
         # What is predicted: the ids themselves, unless rows carry targets of their own.
         self.targets: np.ndarray = self.ids if target_vocab is None else sequences["targets"].chunk(0).values.to_numpy()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles carry the tables; what is computed from them is made again."""
+        parts = (self.vocab, self.sequences, self.target_vocab, self.info)
+        return type(self), parts, {"backend": self.backend}
+
     @classmethod
     def from_sequences(
         cls,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
@@ -32,6 +32,10 @@ class UnknownNameError(InputError):
     def __init__(self, name: str, known: int, find_closest: Callable[[], list[str]]) -> None:
         super().__init__(name)
         self.name, self.known, self._find_closest = name, known, find_closest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pools of processes send errors back as pickles; those carry the closest names."""
+        return type(self), (self.name, self.known, partial(list, self.closest))
 
     @cached_property
     def closest(self) -> list[str]:

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
@@ -108,6 +108,10 @@ class Predictor:
         self.model, self.prior = model, prior
         self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles carry the model; what is computed from it is made again."""
+        return partial(type(self), precision=self.head.precision, prior=self.prior), (self.model,)
 
     def predict(self, context: Sequence[str | Special] | str, k: int = 10, **options: Any) -> list[list[Prediction]]:
         """The k best names for each [MASK] of the context, in order; without a [MASK], for one more element.

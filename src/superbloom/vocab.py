@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -68,6 +68,10 @@ class Vocab:
         self.kinds: np.ndarray | None = np.from_dlpack(table["kind"].chunk(0)) if "kind" in table.column_names else None
         told = (table.schema.metadata or {}).get(TEXT_KEY)
         self.normalisation: str | None = None if told is None else told.decode(errors="replace")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles carry the table; what is computed from it is made again."""
+        return type(self), (self.table,)
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Vocab:
