@@ -2,7 +2,7 @@
 
 Training steps (100,000 ids, α=20, d=128), a certified top-20 of 5,281,889 ids for one query and for 64, and answers of
 a server (500,000 names, d=768) to eight clients: alone, and beside a process that computes without end. Two ways for
-OpenMP's threads to wait: asleep, as `import superbloom` sets it, and spinning, which is GNU OpenMP's own default.
+OpenMP's threads to wait: ours, as `import superbloom` sets it, and spinning, which is GNU OpenMP's own default.
 Every figure is the median of a process of its own; ways take turns. Four minutes on two cores.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 # 300,000 rounds are what GNU OpenMP spins where nobody chose.
-WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "asleep": {}}
+WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "ours": {}}
 PLACES = ("alone", "beside")
 WHAT = ("training step", "search, 1 query", "search, 64 queries", "serving, 8 clients")
 ROUNDS = 3
@@ -106,7 +106,7 @@ def in_a_process(environment: dict[str, str], beside: bool) -> dict[str, float]:
 
 
 def whole(work: Path, rounds: int = ROUNDS, ways: dict[str, dict[str, str]] = WAYS) -> dict[str, dict[str, float]]:
-    """Milliseconds by way and place, "asleep, beside"; of each the median of the rounds."""
+    """Milliseconds by way and place, "ours, beside"; of each the median of the rounds."""
     if not (work / "queries-fp32.json").is_file():
         parts = ["make", "queries", "--ids", str(SERVED_IDS), "--precisions", "fp32", "--work", str(work)]
         subprocess.run([sys.executable, str(HERE / "serve.py"), *parts], check=True)

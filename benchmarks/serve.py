@@ -90,7 +90,7 @@ def queries_of(given: argparse.Namespace, precision: str) -> Path:
     predictor = Predictor(store.load(given.work / "model").model, precision=precision)
     draw, queries = random.Random(1), []
     for _ in range(QUERIES):
-        context = predictor.model.vocab.names(draw.choices(range(NUM_IDS), k=draw.randint(1, LONGEST)))
+        context = predictor.model.vocab.names(draw.choices(range(given.ids), k=draw.randint(1, LONGEST)))
         found = predictor.predict(context, K)[0]
         body = {"context": context, "k": K}
         answers = {"names": [p.name for p in found], "scores": [p.score for p in found]}

@@ -28,6 +28,7 @@ from superbloom.explain import facts_of
 from superbloom.predict import Predictor, Query
 from superbloom.serve import app as app_module
 from superbloom.serve import guard
+from superbloom.serve import service as service_module
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import SECURITY, RefusedError
 from superbloom.serve.service import Served, Service
@@ -969,6 +970,34 @@ def test_a_thousand_clients_that_vanish_are_not_computed(check):
     assert reached <= 50
     assert (left, max(files, 0)) == ((0, 0), 0)
     check(7, f"{reached} of 1,000 clients that vanished reached the model; 0 requests and 0 files stay open")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [("/health", None, 200), ("/v1/names?prefix=r", None, 200), ("/v1/predict", {"context": 3}, 422)],
+)
+def test_while_a_batch_is_computed_other_answers_take_turns(monkeypatch, path, body, status):
+    """A flood of them would keep the batch from Python's lock; the shortest time they can take is theirs to wait."""
+    monkeypatch.setattr(service_module, "TURN_SECONDS", 0.1)
+    gate = Gate()
+
+    def ask(_: int) -> int:
+        return (get(url + path) if body is None else post(url + path, body))[0]
+
+    def seconds_of_six() -> float:
+        began = time.monotonic()
+        assert list(several.map(ask, range(6))) == [status] * 6
+        return time.monotonic() - began
+
+    with live(make_app(gate.predictor)) as url, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(6) as several:
+        gate.open.clear()
+        gate.asked.clear()  # what warmed it up
+        future = one.submit(post, f"{url}/v1/predict", {"context": [ONE]})
+        until(lambda: gate.asked)
+        assert seconds_of_six() >= 0.6
+        gate.open.set()
+        assert future.result()[0] == 200
+        assert min(seconds_of_six() for _ in range(5)) < 0.6
 
 
 def test_health_tells_of_a_batch_that_does_not_end(monkeypatch):

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -347,6 +348,27 @@ def test_a_client_that_does_not_read_its_answer_does_not_keep_it_from_ending(mod
             assert client.recv(15) == b"HTTP/1.1 200 OK"
             server.signal(signal.SIGTERM)
             assert server.ended() == 0
+
+
+class Slow(MetaPathFinder):
+    """Imports of the server take long; the file says that one has begun."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "superbloom.serve.command":
+            Path(HOLD).touch()
+            time.sleep(60)
+
+
+def starting() -> None:
+    del sys.modules["superbloom.serve.command"]
+    sys.meta_path.insert(0, Slow())
+
+
+def test_a_server_that_is_stopped_while_it_starts_ends_well(model, tmp_path):
+    with serve(tmp_path, model, "--port", 0, before=starting) as server:
+        until(lambda: (tmp_path / HOLD).exists())
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
 
 
 def sockets(process: Any) -> int:

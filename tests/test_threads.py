@@ -1,6 +1,7 @@
 """How many threads, and how they wait."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,25 +54,33 @@ def test_a_quota_and_the_cores_of_a_process_both_limit_its_threads(tmp_path, mon
         assert os.environ.get("OMP_NUM_THREADS") == (str(cores) if cores < 6 else None)
 
 
-ASKED = "import os, superbloom; print(*(os.environ.get(n) for n in ('OMP_WAIT_POLICY', 'OMP_NUM_THREADS')))"
+CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+ASKED = f"import os, superbloom; print(*(os.environ.get(name) for name in {CHOICES}))"
+
+
+def bare() -> dict[str, str]:
+    """The environment of a user who chose nothing."""
+    return {name: value for name, value in os.environ.items() if name not in CHOICES}
 
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    "given", [{}, {"OMP_WAIT_POLICY": "ACTIVE", "OMP_NUM_THREADS": "7"}], ids=["none", "the user's"]
+    ("given", "found"),
+    [
+        ({}, "PASSIVE 1000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE", "OMP_NUM_THREADS": "7"}, "ACTIVE None 7"),
+        ({"GOMP_SPINCOUNT": "5"}, "None 5"),
+    ],
 )
-def test_what_the_user_chose_stays(given):
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-    done = subprocess.run([sys.executable, "-c", ASKED], env=bare | given, capture_output=True, text=True, check=True)
-    policy, number = done.stdout.split()
-    assert policy == given.get("OMP_WAIT_POLICY", "PASSIVE")
-    if given:
-        assert number == "7"
+def test_what_the_user_chose_stays(given, found):
+    command = [sys.executable, "-c", ASKED]
+    done = subprocess.run(command, env=bare() | given, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(found)
 
 
 SHOWN = """
 import os
-os.environ["OMP_DISPLAY_ENV"] = "true"
+os.environ["OMP_DISPLAY_ENV"] = "VERBOSE"
 import superbloom
 assert "torch" not in __import__("sys").modules
 import torch
@@ -79,11 +88,27 @@ torch.ones(9).sum()
 """
 
 
+def spin_count_of_openmp(code: str) -> int:
+    """How long threads spin, as GNU OpenMP itself prints it."""
+    done = subprocess.run([sys.executable, "-c", code], env=bare(), capture_output=True, text=True, check=True)
+    found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert found, done.stderr
+    return int(found[1])
+
+
 @pytest.mark.system
-def test_openmp_itself_is_told_before_it_starts():
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-    done = subprocess.run([sys.executable, "-c", SHOWN], env=bare, capture_output=True, text=True, check=True)
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+def test_openmp_knows_before_it_starts(check):
+    count = spin_count_of_openmp(SHOWN)
+    assert count == threads.SPIN_COUNT
+    check(22, f"after `import superbloom`, OpenMP says that its threads spin for {count:,} rounds, then sleep")
+
+
+@pytest.mark.system
+def test_an_import_that_comes_after_torch_is_noticed(check):
+    late = SHOWN.replace("import superbloom\n", "").replace("\nimport torch\n", "\nimport torch, superbloom\n")
+    count = spin_count_of_openmp(late.replace("assert", "#"))
+    assert count > 10_000
+    check.twin(22, "torch is imported first", f"OpenMP says that its threads spin for {count:,} rounds")
 
 
 @pytest.mark.system

@@ -12,6 +12,7 @@ import os
 import re
 import reprlib
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -540,6 +541,8 @@ def serve(
     ] = None,
 ) -> None:
     """A model over HTTP, and a page to play with it. Ctrl-C or SIGTERM answers what came, then ends; SIGHUP reloads."""
+    # Until the server handles signals itself. Nothing was asked yet, so nothing is lost.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     limits: dict[str, Any] = {
         "max_k": max_k,
         "max_context": max_context,

@@ -135,7 +135,7 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     _name_routes(app, models)
     if PAGE.is_dir():
         app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
-    app.add_middleware(Guard, settings=settings, metrics=metrics, shed=models.shed)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, shed=models.shed, give_way=models.give_way)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware,

@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -53,10 +53,22 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """ASGI middleware around the whole application; `shed` raises RefusedError if predictions are not taken now."""
+    """ASGI middleware around the whole application.
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, shed: Callable[[], None]) -> None:
-        self.app, self.settings, self.metrics, self.shed = app, settings, metrics, shed
+    shed raises RefusedError if predictions are not taken now. give_way waits while a batch needs the processor: every
+    answer but a prediction passes it, so that no flood of cheap requests keeps predictions from being computed.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        shed: Callable[[], None],
+        give_way: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+        self.shed, self.give_way = shed, give_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,6 +80,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400 or scope["path"] not in PREDICTIONS:
+                    await self.give_way()
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
                     headers[name] = value

@@ -1,0 +1,39 @@
+"""Check 22: beside a busy process everything takes longer, but not many times as long (benchmarks/neighbour.py)."""
+
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+MOST = 2.5  # times as long
+
+
+@pytest.fixture(scope="module")
+def ratios(tmp_path_factory) -> dict[str, dict[str, float]]:
+    """How many times as long each thing takes beside a busy process, by how threads wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        import neighbour
+
+        cells = neighbour.whole(tmp_path_factory.mktemp("neighbour"), rounds=1)
+    alone, beside = neighbour.PLACES
+    return {
+        way: {what: cells[f"{way}, {beside}"][what] / cells[f"{way}, {alone}"][what] for what in neighbour.WHAT}
+        for way in neighbour.WAYS
+    }
+
+
+def told(ratios: dict[str, float]) -> str:
+    return ", ".join(f"{what} {ratio:.1f} ×" for what, ratio in ratios.items())
+
+
+@pytest.mark.alone
+def test_beside_a_busy_process_nothing_collapses(ratios, check):
+    assert max(ratios["ours"].values()) <= MOST
+    check(22, f"beside a process that keeps one core busy: {told(ratios['ours'])}; at most {MOST} × is the goal")
+
+
+@pytest.mark.alone
+def test_threads_that_spin_are_noticed(ratios, check):
+    assert max(ratios["spinning"].values()) > MOST
+    check.twin(22, "OpenMP's threads spin", told(ratios["spinning"]))
