@@ -124,14 +124,14 @@ def whole(work: Path, rounds: int = ROUNDS, ways: dict[str, dict[str, str]] = WA
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, default=Path("neighbour-work"))
-    options.add_argument("--out", type=Path, help="a JSON file to keep the figures in")
+    options.add_argument("--out", type=Path, help="a JSON file; the table goes into docs/reliability.md, too")
     options.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
         print(json.dumps(measure(given.beside)))
         return
-    from record import keep, report
+    from record import between_marks, keep, markdown, report
 
     given.work.mkdir(parents=True, exist_ok=True)
     cells = whole(given.work)
@@ -146,6 +146,7 @@ def main() -> None:
     report("How much slower is everything beside one busy process?", header, rows, cells)
     if given.out is not None:
         keep(given.out, {"milliseconds": cells})
+        between_marks(HERE.parent / "docs" / "reliability.md", {"neighbour": markdown(header, rows)})
 
 
 if __name__ == "__main__":

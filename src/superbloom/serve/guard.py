@@ -125,7 +125,7 @@ class Guard:
         too_large = RefusedError(
             413, f"the body is larger than {limit:,} bytes; send less at a time, or start the server with --max-body"
         )
-        told = headers.get("content-length", "")
+        told = headers.get("content-length", "").lstrip("0")
         if told.isdecimal() and (len(told) > MAX_LENGTH_DIGITS or int(told) > limit):
             raise too_large
         try:
