@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
+CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")  # of the user, who makes none here
 # 300,000 rounds are what GNU OpenMP spins where nobody chose.
 WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "ours": {}}
 PLACES = ("alone", "beside")
@@ -54,7 +55,7 @@ def timed(call: Any) -> float:
 
 def measure(beside: bool) -> dict[str, float]:
     """Training and search, in this process."""
-    import superbloom  # noqa: F401, before torch: it sets how threads wait
+    from superbloom.threads import SPIN_COUNT  # before torch: superbloom sets how threads wait
 
     import torch  # isort: skip
     from beliefs import TRAINED, beliefs
@@ -64,6 +65,7 @@ def measure(beside: bool) -> dict[str, float]:
     from superbloom.hashing import BloomHash
     from superbloom.search import top_k
 
+    assert os.environ["GOMP_SPINCOUNT"] in (str(SPIN_COUNT), WAYS["spinning"]["GOMP_SPINCOUNT"])
     bloom = BloomHash.random(NUM_IDS, num_hashes=2, alpha=50)
     log_probs = beliefs(bloom, 64, *TRAINED, seed=0)
     neighbour = busy_neighbour() if beside else None
@@ -81,41 +83,51 @@ def measure(beside: bool) -> dict[str, float]:
             neighbour.__exit__(None, None, None)
 
 
-def serve(work: Path, environment: dict[str, str], beside: bool) -> float:
+def serve(work: Path, beside: bool) -> float:
     """Median milliseconds of an answer, of eight clients."""
     import serve as benchmark
 
-    os.environ.update(environment)
-    try:
-        with benchmark.serving(work) as server:
-            queries = work / "queries-fp32.json"
-            server.clients(queries, clients=8, seconds=2)
-            if not beside:
-                return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
-            with busy_neighbour():
-                return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
-    finally:
-        for name in environment:
-            del os.environ[name]
+    with benchmark.serving(work) as server:
+        queries = work / "queries-fp32.json"
+        server.clients(queries, clients=8, seconds=2)
+        if not beside:
+            return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
+        with busy_neighbour():
+            return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
 
 
-def in_a_process(environment: dict[str, str], beside: bool) -> dict[str, float]:
+def in_a_process(beside: bool) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", *(["--beside"] if beside else [])]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def whole(work: Path, rounds: int = ROUNDS, ways: dict[str, dict[str, str]] = WAYS) -> dict[str, dict[str, float]]:
+@contextmanager
+def environment(way: dict[str, str]) -> Iterator[None]:
+    """What processes that are started here find: the choices of a way, and no others."""
+    before = dict(os.environ)
+    for name in CHOICES:
+        os.environ.pop(name, None)
+    os.environ.update(way)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def whole(work: Path, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     """Milliseconds by way and place, "ours, beside"; of each the median of the rounds."""
     if not (work / "queries-fp32.json").is_file():
         parts = ["make", "queries", "--ids", str(SERVED_IDS), "--precisions", "fp32", "--work", str(work)]
         subprocess.run([sys.executable, str(HERE / "serve.py"), *parts], check=True)
     cells: dict[str, list[dict[str, float]]] = {}
     for _ in range(rounds):
-        for way, environment in ways.items():
+        for way, choices in WAYS.items():
             for place in PLACES:
-                found = in_a_process(environment, place == "beside")
-                found[WHAT[3]] = serve(work, environment, place == "beside")
+                with environment(choices):
+                    found = in_a_process(place == "beside")
+                    found[WHAT[3]] = serve(work, place == "beside")
                 cells.setdefault(f"{way}, {place}", []).append(found)
                 print(f"{way}, {place}: {found}", file=sys.stderr, flush=True)
     return {cell: {what: median(one[what] for one in found) for what in WHAT} for cell, found in cells.items()}

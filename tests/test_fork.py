@@ -20,6 +20,7 @@ from superbloom.errors import UnknownNameError
 from superbloom.predict import Predictor
 from superbloom.vocab import Vocab
 
+original = store.load
 NAMES = 40_000  # enough that torch computes an answer with several threads
 ASKED = ["name 7", "name 11"]
 
@@ -210,6 +211,51 @@ def test_a_reference_carries_what_was_measured_since(loaded):
     figures = loaded.evaluate(Corpus.from_sequences(rows), split="train", rows=4, yardsticks=False)
     again = pickle.loads(pickle.dumps(loaded))
     assert again.metrics == {"history": [], "train": figures}
+
+
+def test_a_model_whose_folder_was_written_again_is_pickled_whole(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    model = Superbloom.from_pretrained(tmp_path / "model")
+    model.metrics["test"] = {"recall": {}}
+    model.save_pretrained(tmp_path / "model")
+    data = pickle.dumps(model)
+    assert len(data) > 1000
+    shutil.rmtree(tmp_path / "model")
+    again = pickle.loads(data)
+    assert again.predict(ASKED) == model.predict(ASKED)
+    assert again.metrics == model.metrics
+
+
+class Named(Superbloom):
+    """What a user may derive."""
+
+    label = ""
+
+
+def test_a_reference_carries_what_a_subclass_adds_and_how_it_was_loaded(folder, monkeypatch):
+    model = Named.from_pretrained(folder, copy=True)
+    model.label = "mine"
+    data = pickle.dumps(model)
+    copied = []
+    monkeypatch.setattr(store, "load", lambda *given, **how: copied.append(how["copy"]) or original(*given, **how))
+    again = pickle.loads(data)
+    assert (type(again), again.label, copied) == (Named, "mine", [True])
+
+
+def test_a_process_opens_a_folder_once_for_all_references(loaded, monkeypatch):
+    data = pickle.dumps(loaded)
+    first = pickle.loads(data)
+    monkeypatch.setattr(store, "load", None)  # it would fail
+    second = pickle.loads(data)
+    assert second.model is first.model
+    second.extend(["name 7b"])
+    assert len(first.model.vocab) == NAMES
+
+
+def test_a_deep_copy_may_hold_itself(loaded):
+    loaded.me = loaded
+    twin = copy.deepcopy(loaded)
+    assert twin.me is twin
 
 
 def test_a_folder_that_holds_another_model_is_refused(folder, tmp_path):

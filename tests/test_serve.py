@@ -30,6 +30,7 @@ from superbloom.serve import app as app_module
 from superbloom.serve import guard
 from superbloom.serve import service as service_module
 from superbloom.serve.app import make_app
+from superbloom.serve.gather import BusyError
 from superbloom.serve.guard import SECURITY, RefusedError
 from superbloom.serve.service import Served, Service
 from superbloom.serve.settings import Settings
@@ -979,6 +980,7 @@ def test_a_thousand_clients_that_vanish_are_not_computed(check):
 def test_while_a_batch_is_computed_other_answers_take_turns(monkeypatch, path, body, status):
     """A flood of them would keep the batch from Python's lock; the shortest time they can take is theirs to wait."""
     monkeypatch.setattr(service_module, "TURN_SECONDS", 0.1)
+    monkeypatch.setattr(service_module, "MAX_TURN_SECONDS", 100)
     gate = Gate()
 
     def ask(_: int) -> int:
@@ -998,6 +1000,31 @@ def test_while_a_batch_is_computed_other_answers_take_turns(monkeypatch, path, b
         gate.open.set()
         assert future.result()[0] == 200
         assert min(seconds_of_six() for _ in range(5)) < 0.6
+
+
+def test_no_answer_is_held_back_for_long(monkeypatch):
+    monkeypatch.setattr(service_module, "TURN_SECONDS", 1000)
+    gate = Gate()
+    with live(make_app(gate.predictor)) as url, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(6) as several:
+        gate.open.clear()
+        gate.asked.clear()
+        future = one.submit(post, f"{url}/v1/predict", {"context": [ONE]})
+        until(lambda: gate.asked)
+        assert list(several.map(get, [f"{url}/health"] * 6)) == [(200, '{"status":"ok"}')] * 6
+        gate.open.set()
+        assert future.result()[0] == 200
+
+
+def test_an_unknown_name_is_unknown_also_while_nobody_has_time_to_look_for_close_ones(names, monkeypatch):
+    async def busy(*_: Any) -> None:
+        raise BusyError("too many requests are waiting", 1)
+
+    monkeypatch.setattr(names.app.state.models.service.lookups, "ask", busy)
+    answer = names.post("/v1/predict", json={"context": ["rign 1 name 2"]})
+    assert answer.status_code == 422
+    assert answer.json() == {"error": "'rign 1 name 2' is not among the 215 names", "closest": {"rign 1 name 2": []}}
+    answer = names.get("/v1/names", params={"prefix": "r"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 def test_health_tells_of_a_batch_that_does_not_end(monkeypatch):

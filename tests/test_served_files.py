@@ -18,6 +18,9 @@ from test_serve_process import ONE, Server, request, save, serve, until
 from superbloom import Superbloom, mapped, store
 from superbloom.errors import InputError
 from superbloom.mapped import Mapped
+from superbloom.predict import Predictor
+from superbloom.serve.guard import RefusedError
+from superbloom.serve.service import Served
 
 CHANGED = (
     "model.safetensors was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). "
@@ -257,3 +260,13 @@ def test_a_file_cut_short_while_it_is_loaded_is_refused(served, monkeypatch):
     monkeypatch.setattr(store, "_layout", cutting)
     with pytest.raises(InputError, match="was changed while it was loaded; load it again once it is complete"):
         store.load(served)
+
+
+def test_a_file_that_changes_during_a_look_up_is_noticed(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "MAX_COPIED_BYTES", 0)
+    shutil.copytree(models / "0", tmp_path / "model")
+    stored = store.load(tmp_path / "model")
+    served = Served(Predictor(stored.model), mapped=stored.mapped)
+    assert served.look_up([lambda: 7]) == [7]
+    with pytest.raises(RefusedError, match="vocab.arrow was changed in place"):
+        served.look_up([(tmp_path / "model" / "vocab.arrow").touch])

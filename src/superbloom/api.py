@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self, SupportsIndex
 
@@ -52,15 +53,17 @@ class Superbloom:
         self._origin: Origin | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """What is pickled: a reference to the folder of a model that was loaded, else the whole model.
+        """What is pickled: a reference to the folder that the model was loaded from, if that still holds it.
 
-        fit and extend end the reference. Weights that you change by yourself are not noticed: copy the model first.
+        Else the whole model, as after fit and extend. Weights that you change by yourself are not noticed: copy the
+        model first.
         """
-        if self._origin is None:
+        if self._origin is None or not self._origin.is_there():
             return super().__reduce_ex__(protocol)
         held = self._origin.metrics
         measured = {name: figures for name, figures in self.metrics.items() if figures is not held.get(name)}
-        return _reopened, (type(self), self._origin.folder, self._origin.sha256, self._origin.verify, measured)
+        own = {name: value for name, value in vars(self).items() if name not in FROM_FOLDER}  # of a subclass
+        return _reopened, (type(self), self._origin._replace(metrics={}), measured), own
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_predictor": None}
@@ -71,7 +74,7 @@ class Superbloom:
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = copy.copy(self)
+        twin = memo[id(self)] = copy.copy(self)
         twin.__dict__ |= copy.deepcopy(self.__getstate__() | {"_origin": None}, memo)
         return twin
 
@@ -261,14 +264,15 @@ class Superbloom:
         path = Path(folder)
         if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
             path = _download(str(folder))
-        stored, checksum = settled(
-            path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
-        )
+        return cls._of_stored(*_opened(path.resolve(), verify, copy))
+
+    @classmethod
+    def _of_stored(cls, stored: store.Stored, origin: Origin) -> Superbloom:
         config = asdict(stored.model.config)
         superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
         superbloom._use(stored.model)
-        superbloom.training, superbloom.metrics = stored.training, stored.metrics
-        superbloom._origin = Origin(str(path.resolve()), checksum, verify, dict(stored.metrics))
+        superbloom.training, superbloom.metrics = dict(stored.training), dict(stored.metrics)
+        superbloom._origin = origin
         return superbloom
 
     def _use(self, model: Model) -> None:
@@ -276,25 +280,50 @@ class Superbloom:
 
 
 class Origin(NamedTuple):
-    """The folder that a model was loaded from."""
+    """The folder that a model was loaded from, and how."""
 
-    folder: str
+    folder: Path
     sha256: str  # of config.json, which has those of the other files
     verify: bool
+    copy: bool
     metrics: dict[str, Any]
 
+    def is_there(self) -> bool:
+        """Whether the folder still holds that model."""
+        try:
+            return sha256(self.folder / MANIFESTS["model"]) == self.sha256
+        except OSError:
+            return False
 
-def _reopened(cls: type[Superbloom], folder: str, checksum: str, verify: bool, measured: dict[str, Any]) -> Superbloom:
+
+# Attributes that a reference to a folder restores, or that are made again.
+FROM_FOLDER = {"_model", "_predictor", "_origin", "metrics", "training", "options", "train_options"}
+
+
+def _opened(path: Path, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
+    stored, checksum = settled(
+        path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
+    )
+    return stored, Origin(path, checksum, verify, copy, dict(stored.metrics))
+
+
+def _reopened(cls: type[Superbloom], origin: Origin, measured: dict[str, Any]) -> Superbloom:
     """The model that a pickle refers to; InputError if its folder is gone or holds another model."""
-    try:
-        superbloom = cls.from_pretrained(folder, verify=verify)
-    except InputError as error:
-        raise InputError(f"the pickle of a model refers to its folder: {error}; put it back, and try again") from None
-    assert superbloom._origin is not None
-    if superbloom._origin.sha256 != checksum:
-        raise InputError(f"{folder} holds another model than when it was pickled; load and pickle it again")
+    stored, origin = _opened_once(*origin[:4])
+    superbloom = cls._of_stored(stored, origin)
     superbloom.metrics |= measured
     return superbloom
+
+
+@lru_cache(maxsize=1)  # a worker of a Pool, or of Spark, unpickles one model for every task
+def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
+    try:
+        stored, origin = _opened(folder, verify, copy)
+    except InputError as error:
+        raise InputError(f"the pickle of a model refers to its folder: {error}; put it back, and try again") from None
+    if origin.sha256 != checksum:
+        raise InputError(f"{folder} holds another model than when it was pickled; load and pickle it again")
+    return stored, origin
 
 
 def train_config(**options: Any) -> TrainConfig:

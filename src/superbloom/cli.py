@@ -541,8 +541,6 @@ def serve(
     ] = None,
 ) -> None:
     """A model over HTTP, and a page to play with it. Ctrl-C or SIGTERM answers what came, then ends; SIGHUP reloads."""
-    # Until the server handles signals itself. Nothing was asked yet, so nothing is lost.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     limits: dict[str, Any] = {
         "max_k": max_k,
         "max_context": max_context,
@@ -556,15 +554,26 @@ def serve(
         "max_connections_per_address": max_connections_per_address,
     }
     settings = Settings(host=host, port=port, api_key=api_key, cors=tuple(cors or ()), **limits)
-    try:
-        from superbloom.serve.command import serve as run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("superbloom"):
-            raise
-        raise InputError(f"{error.name} is not installed; pip install 'superbloom[serve]'") from None
+    with _stopped_by_sigterm():
+        try:
+            from superbloom.serve.command import serve as run
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("superbloom"):
+                raise
+            raise InputError(f"{error.name} is not installed; pip install 'superbloom[serve]'") from None
 
-    options: dict[str, Any] = {"precision": precision, "prior": prior, "copy": copy}
-    run(model, settings, **options, report=report, browser=browser, notice=_notice)
+        options: dict[str, Any] = {"precision": precision, "prior": prior, "copy": copy}
+        run(model, settings, **options, report=report, browser=browser, notice=_notice)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Until a server handles signals itself, SIGTERM ends it with 0: nothing was asked yet, so nothing is lost."""
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @app.command()

@@ -38,7 +38,7 @@ from superbloom.report import plot_deciles
 RUN_FILE = "run.json"
 RUN_PARTS = (LOG, PICTURES)
 PLACE = ("devices", "strategy", "workers")
-FORMULA = r"\A[=+\-@\t\r]"  # how a cell begins that a spreadsheet may run
+FORMULA = r"\A[=+\-@\t\r\n\x00]"  # how a cell begins that a spreadsheet may run
 
 
 def train(

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -57,7 +56,6 @@ PAGE = Path(__file__).parent / "page"
 STUCK = 60.0  # seconds after which a batch is not expected to end
 IN_TIME = 0.95  # of the seconds given: what was not done by then is refused, and the refusal comes in time, too
 AT_ONCE = 32  # rows of one request that wait together, so that others get their turn
-CLOSEST_SECONDS = 2.0  # to find the names that an unknown one may have meant
 LOOKED_UP_AT_ONCE = 64  # names; more are looked up in a thread
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
 log = logging.getLogger("superbloom.serve")
@@ -153,23 +151,21 @@ def _answer_errors(app: FastAPI, models: Models) -> None:
     async def _refused(_: Request, refused: RefusedError) -> Response:
         return Json({"error": refused.line}, refused.status, refused.headers)
 
-    def refusal_of(busy: BusyError) -> Response:
+    @app.exception_handler(BusyError)
+    async def _busy(_: Request, busy: BusyError) -> Response:
         refused = RefusedError.busy(f"{busy}; ask again in a moment", busy.retry_after)
         return Json({"error": refused.line}, refused.status, refused.headers)
 
-    @app.exception_handler(BusyError)
-    async def _busy(_: Request, busy: BusyError) -> Response:
-        return refusal_of(busy)
-
     @app.exception_handler(InputError)
-    async def _input(_: Request, error: InputError) -> Response:
+    async def _input(request: Request, error: InputError) -> Response:
         if not isinstance(error, UnknownNameError):
             return Json({"error": str(error)}, 422)
-        deadline = time.monotonic() + CLOSEST_SECONDS
-        try:
-            line = await models.service.lookups.ask(partial(str, error), 1, deadline)  # finds the closest names
-        except BusyError as busy:
-            return refusal_of(busy)
+        with models.service.use() as service:
+            try:
+                await service.lookups.ask(partial(getattr, error, "closest"), 1, deadline_of(request, models))
+            except BusyError:  # the name is unknown all the same
+                error.closest = []
+        line = str(error)
         return Json({"error": line, "closest": {error.name: error.closest}}, 422)
 
     @app.exception_handler(RequestValidationError)
@@ -282,14 +278,10 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         }
 
     async def answer_one(asked: PredictRequest | TextRequest, service: Service, request: Request) -> dict[str, Any]:
-        deadline = deadline_of([asked], request)
+        deadline = deadline_of(request, models, asked.seconds)
         query = await query_of(asked, service)
         told = {"unread": list(query.unread)} if isinstance(asked, TextRequest) else {}
         return await answer(query, service, deadline) | told
-
-    def deadline_of(asked: Sequence[PredictRequest | TextRequest], request: Request) -> float:
-        began: float = request.scope["began"]  # before its body came
-        return began + IN_TIME * min(settings.seconds, *(one.seconds or settings.seconds for one in asked))
 
     @app.post("/v1/predict", response_model=Answer, responses=PROBLEMS, tags=["predict"])
     async def predict(asked: PredictRequest, request: Request) -> Response:
@@ -303,7 +295,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
         queries = asked.queries
         if len(queries) > settings.max_queries:
             raise InputError(f"{len(queries):,} queries given; up to {settings.max_queries:,} are allowed")
-        deadline = deadline_of(queries, request)
+        deadline = deadline_of(request, models, *(one.seconds for one in queries))
 
         async def all_of_them(service: Service) -> list[dict[str, Any]]:
             answers: list[dict[str, Any]] = []
@@ -334,8 +326,8 @@ def _name_routes(app: FastAPI, models: Models) -> None:
 
     async def looked_up(request: Request, call: Callable[[Service], Response]) -> Response:
         with models.service.use() as service:
-            deadline = request.scope["began"] + IN_TIME * service.settings.seconds
-            return await _unless_gone(request, service.lookups.ask(partial(call, service), 1, deadline))
+            asked = service.lookups.ask(partial(call, service), 1, deadline_of(request, models))
+            return await _unless_gone(request, asked)
 
     @app.get("/v1/names", response_model=Completions, responses=READ, tags=["names"])
     async def names(
@@ -363,6 +355,12 @@ def _name_routes(app: FastAPI, models: Models) -> None:
                 return Json({"error": str(error), "closest": {error.name: error.closest}}, 404)
 
         return await looked_up(request, tell)
+
+
+def deadline_of(request: Request, models: Models, *given: float | None) -> float:
+    """When a request has to be answered: by the server's seconds, or by those that the request itself gives."""
+    began: float = request.scope["began"]  # before its body came
+    return began + IN_TIME * min([models.settings.seconds, *filter(None, given)])
 
 
 async def _unless_gone(request: Request, work: Any) -> Any:

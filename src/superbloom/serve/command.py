@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ import time
 import webbrowser
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -65,7 +66,12 @@ def serve(
         return Served(predictor, folder.resolve().name, training, metrics, mapped)
 
     app = make_app(load, settings)
-    _allow_files(settings.max_connections + OTHER_FILES)
+    needed = settings.max_connections + OTHER_FILES
+    if (allowed := _allow_files(needed)) < needed:
+        notice(
+            f"the system allows {allowed:,} open files, and --max-connections {settings.max_connections:,} needs "
+            f"{needed:,}: raise ulimit -n, or give --max-connections {max(1, allowed - OTHER_FILES)}"
+        )
     with _listening(settings) as listener, reported_crashes(folder):
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -238,15 +244,15 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _allow_files(number: int) -> None:
-    """Raise the number of files that this process may have open, as far as the system lets it."""
-    import resource
-
+def _allow_files(number: int) -> int:
+    """Let this process have so many files open, as far as the system allows; how many it may have then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return number
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
 
 
 def _has_screen() -> bool:

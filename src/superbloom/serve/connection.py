@@ -1,8 +1,8 @@
 """One connection of a client, from raw bytes to requests, and the limits that hold before a request is whole.
 
 uvicorn's parser keeps the request line, headers and trailers of any length, and any number of requests that a client
-sends ahead. Here their bytes and numbers are counted while they arrive. Who exceeds a limit gets one JSON line and is
-disconnected: 431 for headers, 503 for connections, 400 for what is not HTTP.
+sends ahead. Here their bytes and numbers are counted while they arrive. A client that exceeds a limit gets one JSON
+line (431 for headers, 503 for connections, 400 for what is not HTTP); then the connection is closed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from superbloom.serve.settings import Settings
 
-MAX_HEAD_BYTES = 32 * 2**10  # request line and headers; also trailers, and what separates the parts of a body
+MAX_HEAD_BYTES = 32 * 2**10  # of the request line and headers; the same limit holds for trailers and chunk headers
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client sends before it has the answer to the first
 RETRY_SECONDS = 1  # for clients that find too many connections
+TOO_LONG = f"more than {MAX_HEAD_BYTES:,} bytes of headers given, the most allowed; send fewer"
+LINGER_SECONDS = 1.0  # for them to send their request and read why it is refused
+MAX_LINGERING = 100
 
 
 class Connections:
@@ -36,6 +39,7 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open: Counter[str] = Counter()
+        self.lingering = 0  # refused, but not closed yet
 
     def enter(self, address: str) -> str | None:
         """Count a new connection; or, where it is one too many, return the line to refuse it with."""
@@ -63,9 +67,10 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self.arrived = 0  # bytes
         self._counted = connections
-        self._address: str | None = None  # None: refused, so not counted
+        self._address: str | None = None  # None: not counted
+        self._is_refused = False
         self._kept_bytes = 0  # that the parser may hold, because it has not passed them on
-        self._headers = 0  # of this request
+        self._head_bytes = self._headers = 0  # of this request, as far as the parser has passed them on
         self._in_request = self._in_body = False
         self._is_first = True  # whether no other request came in this piece of data
         self._refusal: tuple[int, str] | None = None
@@ -74,10 +79,25 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if (line := self._counted.enter(address)) is not None:
-            self._refuse(503, line, headers=f"retry-after: {RETRY_SECONDS}\r\n")
-        else:
+        if (line := self._counted.enter(address)) is None:
             self._address = address
+        else:
+            self._linger(line)
+
+    def _linger(self, line: str) -> None:
+        """Refuse this connection. Closed at once, it would fail for a client that is sending, before it reads why."""
+        self._is_refused = True
+        self.transport.write(refusal(503, line, f"retry-after: {RETRY_SECONDS}\r\n"))
+        if self._counted.lingering >= MAX_LINGERING:
+            self.transport.close()
+            return
+        self._counted.lingering += 1
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self._end_lingering)
+
+    def _end_lingering(self) -> None:
+        self._counted.lingering -= 1
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -87,31 +107,40 @@ class Connection(HttpToolsProtocol):
             self._address = None
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self.arrived += len(data)
         self._kept_bytes += len(data)
         self._is_first = not self._in_request
         super().data_received(data)
         if self._kept_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"more than {MAX_HEAD_BYTES:,} bytes of headers given, the most allowed; send fewer")
+            self._refuse(431, TOO_LONG)
 
     def on_message_begin(self) -> None:
-        if not self._is_first:  # subtle: where it begins in this piece is unknown; a piece is at most 256 KB
+        if not self._is_first:  # its bytes in this piece are unknown, so they are not counted: up to 256 KB
             self._kept_bytes = 0
-        self._headers, self._in_request, self._in_body, self._is_first = 0, True, False, False
+        self._head_bytes = self._headers = 0
+        self._in_request, self._in_body, self._is_first = True, False, False
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._fail(503, f"{MAX_PIPELINED} requests sent ahead of their answers, the most allowed; wait for some")
+            raise ValueError("too many requests sent ahead")  # ends the parser; the connection is closed
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers += 1
         if self._headers > MAX_HEADERS:
             self._fail(431, f"more than {MAX_HEADERS} headers given, the most allowed; send fewer")
+        self._count_head(len(name) + len(value) + 4)  # colon, space and the end of the line
         if not self._in_body:  # trailers are not passed on
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._kept_bytes, self._in_body = 0, True
+        self._kept_bytes = 0
         super().on_headers_complete()
+        self._in_body = True
         self._unanswered = [cycle for cycle in (*self._unanswered, self.cycle) if not cycle.response_complete]
 
     def on_body(self, body: bytes) -> None:
@@ -126,23 +155,26 @@ class Connection(HttpToolsProtocol):
         """Called by uvicorn where its parser, or one of the methods above, raised."""
         self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1; send one")))
 
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(431, TOO_LONG)
+
     def _fail(self, status: int, line: str) -> None:
         self._refusal = (status, line)
         raise ValueError(line)  # ends the parser
 
-    def _refuse(self, status: int, line: str, headers: str = "") -> None:
+    def _refuse(self, status: int, line: str) -> None:
         """Close, with an answer unless it would be taken for that of an earlier request."""
         last = self.cycle
-        waits = last is not None and not last.response_complete
-        if self.pipeline or (waits and (not self._in_body or last.response_started)):
-            self._close()
-            return
-        body = json.dumps({"error": line}).encode()
-        head = (
-            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n{headers}connection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        if last is None:
+            is_next = True
+        elif self._in_body:  # of the last request
+            is_next = not last.response_started
+        else:
+            is_next = last.response_complete
+        if is_next and not self.pipeline:
+            self.transport.write(refusal(status, line))
         self._close()
 
     def _close(self) -> None:
@@ -154,3 +186,13 @@ class Connection(HttpToolsProtocol):
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
+
+
+def refusal(status: int, line: str, headers: str = "") -> bytes:
+    """A whole answer, after which the connection ends."""
+    body = json.dumps({"error": line}).encode()
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n{headers}connection: close\r\n\r\n"
+    )
+    return head.encode() + body

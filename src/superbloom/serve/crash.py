@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 BUS_ERROR = (
     "error: the server ended with SIGBUS: a memory-mapped file in {} was cut short, or its disk failed; "
@@ -25,10 +26,14 @@ BUS_ERROR = (
 def reported_crashes(folder: Path) -> Iterator[None]:
     """Report a crash of this process, which serves a folder, on its standard error."""
     command = [sys.executable, "-I", "-S", __file__, str(folder)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": _stderr()}
+    try:
+        watcher = subprocess.Popen(command, **pipes, start_new_session=True)
+    except OSError:  # as many processes as are allowed: it serves without
+        yield
+        return
     was_enabled = faulthandler.is_enabled()
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=_stderr(), start_new_session=True
-    ) as watcher:
+    with watcher:
         assert watcher.stdin is not None
         faulthandler.enable(watcher.stdin)
         try:

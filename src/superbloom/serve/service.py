@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from superbloom.serve.settings import Settings
 from superbloom.special import MASK_TEXT
 
 TURN_SECONDS = 0.001
+MAX_TURN_SECONDS = 0.1  # that an answer is held back
 LOOKUPS_TOGETHER = 8  # after so many, those that were looked up are answered
 CHANGED = (
     "{} was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). To replace a model, "
@@ -47,10 +48,19 @@ class Served:
             raise RefusedError.busy(line, 5)
 
     def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
-        """Answers of the verified model alone; 503 if it was changed, also while they were computed."""
+        with self._unchanged():
+            return self.predictor.answer(queries)
+
+    def look_up(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        with self._unchanged():
+            return [call() for call in calls]
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Answer from the verified model alone; 503 if it was changed, also while the answer was computed."""
         self.check_unchanged()  # to read what was cut short would end the process
         try:
-            return self.predictor.answer(queries)
+            yield
         finally:
             self.check_unchanged()
 
@@ -67,7 +77,7 @@ class Service:
         )
         # Looking up names takes turns in one thread of its own, so that many who do it leave time for predictions.
         self.lookups: Gatherer[Callable[[], Any], Any] = Gatherer(
-            lambda calls: [call() for call in calls], most_rows=LOOKUPS_TOGETHER, most_waiting=settings.queue
+            served.look_up, most_rows=LOOKUPS_TOGETHER, most_waiting=settings.queue
         )
         self._users = 0
 
@@ -140,7 +150,6 @@ class Models:
         self._service: Service | None = None
         self._loading = False
         self._retiring: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
         self.draining = False
 
     @property
@@ -153,7 +162,7 @@ class Models:
 
     @property
     def changed(self) -> str | None:
-        """The line with which everything is refused since a mapped file was changed in place, None if none was."""
+        """The line to refuse everything with if a mapped file was changed in place, else None."""
         return None if self._service is None else self._service.served.changed
 
     def waiting(self) -> int:
@@ -177,22 +186,24 @@ class Models:
             raise RefusedError.busy("too many requests are waiting; ask again in a moment", gatherer.retry_after)
 
     async def give_way(self) -> None:
-        """While a batch is computed, let one caller after the other pass, TURN_SECONDS apart.
+        """While a batch is computed, let one caller after the other pass, TURN_SECONDS apart; none waits for long.
 
         subtle: an event loop that is never idle lets go of Python's lock and takes it back before the thread of the
         batch wakes up. Two clients that asked for /health without pause made a prediction take 100 times as long.
         """
         if not self.busy_for():
             return
-        async with self._turn:
-            if self.busy_for():
-                await asyncio.sleep(TURN_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_TURN_SECONDS), self._turn:
+                if self.busy_for():
+                    await asyncio.sleep(TURN_SECONDS)
 
     async def load(self) -> Service:
         """Load the model, anew if there is one; the old one answers until the new one can."""
         if self._loading:
             raise RefusedError(409, "a model is being loaded already; wait until it is")
         self._loading = True
+        self._turn = asyncio.Lock()  # here, because it belongs to the event loop that runs now
         try:
             served = await asyncio.to_thread(self._load_warm)
         finally:

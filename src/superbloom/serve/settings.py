@@ -28,7 +28,7 @@ class Settings:
     batch: int = 64  # contexts that are computed together
     queue: int = 256  # contexts that may wait
     max_connections: int = 1000
-    max_connections_per_address: int = 250
+    max_connections_per_address: int = 500  # more than may wait in the queue
 
     def __post_init__(self) -> None:
         for field in fields(self):
