@@ -1,4 +1,4 @@
-"""The table of the twenty checks in docs/reliability.md.
+"""The table of the checks in docs/reliability.md.
 
 make slow SUPERBLOOM_FIGURES=benchmarks/results/reliability.json      runs them and keeps what they measured
 python benchmarks/reliability.py                                      writes the table

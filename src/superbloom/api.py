@@ -264,7 +264,7 @@ class Superbloom:
         path = Path(folder)
         if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
             path = _download(str(folder))
-        return cls._of_stored(*_opened(path.resolve(), verify, copy))
+        return cls._of_stored(*_opened(path, verify, copy))
 
     @classmethod
     def _of_stored(cls, stored: store.Stored, origin: Origin) -> Superbloom:
@@ -304,7 +304,7 @@ def _opened(path: Path, verify: bool, copy: bool) -> tuple[store.Stored, Origin]
     stored, checksum = settled(
         path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
     )
-    return stored, Origin(path, checksum, verify, copy, dict(stored.metrics))
+    return stored, Origin(path.resolve(), checksum, verify, copy, dict(stored.metrics))
 
 
 def _reopened(cls: type[Superbloom], origin: Origin, measured: dict[str, Any]) -> Superbloom:

@@ -35,7 +35,7 @@ def reported_crashes(folder: Path) -> Iterator[None]:
     was_enabled = faulthandler.is_enabled()
     with watcher:
         assert watcher.stdin is not None
-        faulthandler.enable(watcher.stdin)
+        faulthandler.enable(watcher.stdin, all_threads=False)  # others run on while their frames would be read
         try:
             yield
         finally:
