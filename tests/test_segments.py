@@ -14,7 +14,7 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut
-from superbloom.segments import cut, draws_for
+from superbloom.segments import _sentence, cut, draws_for
 from superbloom.special import Special
 from superbloom.train import TrainConfig, Training
 
@@ -195,6 +195,12 @@ def test_the_total_is_the_number_of_targets(lengths, step):
     corpus = documents([*lengths, [2, 2], [3]])
     batch = Batches(corpus, seq_len=16, batch_size=8, mask_share=0.9, seed=0, next_sentence=True)[step]
     assert batch.total == int((batch.targets != Special.PAD).sum())
+
+
+def test_a_run_begins_with_its_sentence_if_it_still_reaches_where_it_would_have_begun():
+    corpus = documents([[4, 3]])
+    starts, lengths = np.array([3, 3, 3, 6, 6]), np.array([3, 4, 5, 2, 3])
+    assert _sentence(corpus, starts, lengths).tolist() == [3, 0, 0, 6, 4]
 
 
 def test_the_stream_of_texts_stays_what_it_is_from_release_to_release():
