@@ -15,19 +15,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
-CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")  # of the user, who makes none here
+CHOICES = (
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "OMP_NUM_THREADS",
+)  # unset for every measurement, as for a user who sets none
 # 300,000 rounds are what GNU OpenMP spins where nobody chose.
 WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "ours": {}}
 PLACES = ("alone", "beside")
 WHAT = ("training step", "search, 1 query", "search, 64 queries", "serving, 8 clients")
 ROUNDS = 3
-SECONDS = 4.0  # of each measurement
+SECONDS = 4.0  # for each measurement
 NUM_IDS, SERVED_IDS = 5_281_889, 500_000
 
 
@@ -68,19 +72,13 @@ def measure(beside: bool) -> dict[str, float]:
     print(f"OpenMP's threads spin for {os.environ['GOMP_SPINCOUNT']} rounds; ours is {SPIN_COUNT}", file=sys.stderr)
     bloom = BloomHash.random(NUM_IDS, num_hashes=2, alpha=50)
     log_probs = beliefs(bloom, 64, *TRAINED, seed=0)
-    neighbour = busy_neighbour() if beside else None
-    if neighbour is not None:
-        neighbour.__enter__()
-    try:
-        threads = torch.get_num_threads()
+    threads = torch.get_num_threads()
+    with busy_neighbour() if beside else nullcontext():
         return {
             WHAT[0]: 1000 * measure_steps("superbloom", 100_000, 30, threads)["seconds_per_step"],
             WHAT[1]: timed(lambda: top_k(log_probs[:1], bloom, K)),
             WHAT[2]: timed(lambda: top_k(log_probs, bloom, K)),
         }
-    finally:
-        if neighbour is not None:
-            neighbour.__exit__(None, None, None)
 
 
 def serve(work: Path, beside: bool) -> float:
@@ -90,9 +88,7 @@ def serve(work: Path, beside: bool) -> float:
     with benchmark.serving(work) as server:
         queries = work / "queries-fp32.json"
         server.clients(queries, clients=8, seconds=2)
-        if not beside:
-            return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
-        with busy_neighbour():
+        with busy_neighbour() if beside else nullcontext():
             return 1000 * server.clients(queries, clients=8, seconds=SECONDS)["p50"]
 
 

@@ -283,7 +283,7 @@ class Origin(NamedTuple):
     """The folder that a model was loaded from, and how."""
 
     folder: Path
-    sha256: str  # of config.json, which has those of the other files
+    sha256: str  # checksum of config.json, which lists the checksums of the other files
     verify: bool
     copy: bool
     metrics: dict[str, Any]

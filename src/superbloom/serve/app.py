@@ -348,13 +348,13 @@ def _name_routes(app: FastAPI, models: Models) -> None:
     async def name_facts(request: Request, name: str) -> Response:
         """A name's id, count and digest, and who shares its buckets."""
 
-        def tell(service: Service) -> Response:
+        def describe(service: Service) -> Response:
             try:
                 return Json(asdict(facts_of(service.predictor.model, name)))
             except UnknownNameError as error:
                 return Json({"error": str(error), "closest": {error.name: error.closest}}, 404)
 
-        return await looked_up(request, tell)
+        return await looked_up(request, describe)
 
 
 def deadline_of(request: Request, models: Models, *given: float | None) -> float:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from superbloom.serve.settings import Settings
 
-MAX_HEAD_BYTES = 32 * 2**10  # of the request line and headers; the same limit holds for trailers and chunk headers
+MAX_HEAD_BYTES = 32 * 2**10  # for the request line and headers; also for trailers and chunk headers
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client sends before it has the answer to the first
 RETRY_SECONDS = 1  # for clients that find too many connections
@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
         self._address: str | None = None  # None: not counted
         self._is_refused = False
         self._kept_bytes = 0  # that the parser may hold, because it has not passed them on
-        self._head_bytes = self._headers = 0  # of this request, as far as the parser has passed them on
+        self._head_bytes = self._headers = 0  # counted so far in this request
         self._in_request = self._in_body = False
         self._is_first = True  # whether no other request came in this piece of data
         self._refusal: tuple[int, str] | None = None

@@ -33,7 +33,7 @@ SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-MAX_LENGTH_DIGITS = 20  # of a Content-Length; Python does not read numbers of thousands of digits
+MAX_LENGTH_DIGITS = 20  # in a Content-Length; int() raises above 4,300
 PREDICTIONS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]%]+)(:\d*)?")  # a name or an address, and a port
 log = logging.getLogger("superbloom.serve")
