@@ -12,21 +12,22 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 import pyarrow.compute as pc
 
-from superbloom import growth, store
 from superbloom.answers import Prediction
-from superbloom.calibrate import calibrate
-from superbloom.coherent import check_threads, with_coherent_hashes
 from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
-from superbloom.folder import MANIFESTS, settled, sha256
-from superbloom.hashing import check_sizes, max_alpha
-from superbloom.memory import check_memory
+from superbloom.hashing import RESERVE, check_sizes, max_alpha
 from superbloom.model import Model
+from superbloom.model.extend import extend
 from superbloom.predict import Predictor
-from superbloom.processes import main_process
+from superbloom.runtime import main_process
 from superbloom.special import Special
+from superbloom.storage import MANIFESTS, settled, sha256
+from superbloom.store import Stored, load, save
+from superbloom.training.calibrate import calibrate
+from superbloom.training.distributed import check_coherent_threads
+from superbloom.training.limits import check_memory
 
 DEFAULT_MINUTES = 5.0
 
@@ -93,7 +94,7 @@ class Superbloom:
         if targets is not None:
             options = {"tied": False} | options | {"num_target_ids": len(targets)}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
-        hashes = config.telling
+        hashes = config.distinguishing_hashes
         if "alpha" not in options:
             sizes = {corpus.num_ids, len(targets or corpus.vocab)}
             config = replace(config, alpha=min(config.alpha, *(max_alpha(n, hashes) for n in sizes)))
@@ -123,7 +124,7 @@ class Superbloom:
         """
         import torch
 
-        from superbloom.train import fit
+        from superbloom.training.fit import fit
 
         config = train_config(**self.train_options | options)
         if from_model is not None:
@@ -134,13 +135,11 @@ class Superbloom:
             shape = self.config_for(corpus)
             check_memory(shape, config)
             if shape.coherent:
-                check_threads(shape.coherent, config.devices)
+                check_coherent_threads(shape.coherent, config.devices)
             torch.manual_seed(config.seed)
-            with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
-                model = Model.create(shape, corpus.vocab, corpus.target_vocab)
-            if shape.coherent:
-                with room_for("coherent hash functions", "train with --coherent 0"):
-                    model = with_coherent_hashes(model, corpus)
+            remedy = "train with --coherent 0" if shape.coherent else "lower --dim or raise --alpha"
+            with room_for("the weights and hash tables", remedy):
+                model = Model.create(shape, corpus.vocab, corpus.target_vocab, corpus=corpus)
         folder = None if run is None else Path(run)
         ready = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin, ready=ready)
@@ -160,7 +159,7 @@ class Superbloom:
         theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, model.vocab))
         new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
         if new:
-            model = growth.extend(model, new)
+            model = extend(model, new)
         return replace(model, network=copy.deepcopy(model.network))
 
     def extend(
@@ -168,13 +167,13 @@ class Superbloom:
         names: Iterable[str],
         *,
         like: Mapping[str, Sequence[str]] | None = None,
-        reserve: float = growth.RESERVE,
+        reserve: float = RESERVE,
     ) -> Superbloom:
         """Add names that were not there in training; old digests and answers among old names stay as they are.
 
         like: {new name: [known names]} gives it buckets of those, so that it is at first answered beside them.
         """
-        self._use(growth.extend(self.model, names, like=like, reserve=reserve))
+        self._use(extend(self.model, names, like=like, reserve=reserve))
         return self
 
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
@@ -206,7 +205,7 @@ class Superbloom:
         are left out with a warning, or refused if strict. Items a user has seen are not among them unless
         filter_seen=False; items_to_recommend are the only ones that may be.
         """
-        from superbloom.recommend import Histories, frame, recommend
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         corpus = corpus or self._corpus
         if corpus is None:
@@ -217,14 +216,14 @@ class Superbloom:
 
     def recommend_for(self, lists: Any, k: int = 10, *, strict: bool = False, **options: Any) -> Any:
         """The same for lists of names that no user has; as `user`, the number of the list, or its key in a mapping."""
-        from superbloom.recommend import Histories, frame, recommend
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         histories = Histories.of_names(lists, self.model.vocab, strict)
         return frame(recommend(self.predictor, histories, k, **options), self._backend)
 
     def similar_items(self, items: Iterable[str], k: int = 10) -> Any:
         """The k items that go best with each of some: the answers to a history of that one alone."""
-        from superbloom.recommend import Histories, frame, recommend
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         if isinstance(items, str):
             raise InputError(f"the text {items!r} given as items; give a list of them")
@@ -252,7 +251,7 @@ class Superbloom:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all; share it with any tool that copies folders."""
         if main_process():
-            store.save(self.model, folder, training=self.training, metrics=self.metrics)
+            save(self.model, folder, training=self.training, metrics=self.metrics)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, verify: bool = True, copy: bool = False) -> Superbloom:
@@ -267,7 +266,7 @@ class Superbloom:
         return cls._of_stored(*_opened(path, verify, copy))
 
     @classmethod
-    def _of_stored(cls, stored: store.Stored, origin: Origin) -> Superbloom:
+    def _of_stored(cls, stored: Stored, origin: Origin) -> Superbloom:
         config = asdict(stored.model.config)
         superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
         superbloom._use(stored.model)
@@ -300,10 +299,8 @@ class Origin(NamedTuple):
 FROM_FOLDER = {"_model", "_predictor", "_origin", "metrics", "training", "options", "train_options"}
 
 
-def _opened(path: Path, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
-    stored, checksum = settled(
-        path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
-    )
+def _opened(path: Path, verify: bool, copy: bool) -> tuple[Stored, Origin]:
+    stored, checksum = settled(path, lambda: (load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"])))
     return stored, Origin(path.resolve(), checksum, verify, copy, dict(stored.metrics))
 
 
@@ -316,7 +313,7 @@ def _reopened(cls: type[Superbloom], origin: Origin, measured: dict[str, Any]) -
 
 
 @lru_cache(maxsize=1)  # a worker of a Pool, or of Spark, unpickles one model for every task
-def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
+def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple[Stored, Origin]:
     try:
         stored, origin = _opened(folder, verify, copy)
     except InputError as error:

@@ -22,12 +22,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from superbloom import __version__
-from superbloom.addresses import check_imports, limit
-from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig
+from superbloom.config import PRESET_NAMES, ModelConfig, Settings, TrainConfig
 from superbloom.errors import InputError, out_of_memory
-from superbloom.processes import main_process
-from superbloom.serve.settings import Settings
+from superbloom.runtime import main_process
+from superbloom.runtime.addresses import check_imports, limit
+from superbloom.version import __version__
 
 LIMITS = Settings()
 
@@ -134,7 +133,7 @@ def demo(
     minutes: Annotated[float, typer.Option(help="How long to train.")] = 5.0,
 ) -> None:
     """Train on built-in Wikipedia links for five minutes, compare with yardsticks, answer queries."""
-    from superbloom.demo import demo as run
+    from superbloom.commands.demo import demo as run
 
     run(out, minutes)
 
@@ -205,8 +204,8 @@ def prepare_sequences(
     json_: Json = False,
 ) -> None:
     """Sequences of names from text files."""
-    from superbloom.folder import only_writer
     from superbloom.prepare.sequences import prepare_sequences as run
+    from superbloom.storage import only_writer
 
     with only_writer(out, "corpus"):
         _finish_prepare(run(files, sep=sep, keyed=keyed, min_count=min_count, max_names=max_names), out, json_)
@@ -243,8 +242,8 @@ def prepare_interactions(
     json_: Json = False,
 ) -> None:
     """An interaction log: one row a user, items in the order of events (docs/interactions.md)."""
-    from superbloom.folder import only_writer
     from superbloom.prepare.interactions import prepare_interactions as run
+    from superbloom.storage import only_writer
 
     with only_writer(out, "corpus"):
         corpus = run(
@@ -332,8 +331,8 @@ def train(
     **options: Any,
 ) -> None:
     """Train a model, for five minutes unless told otherwise; checkpoints and log are kept beside it, in OUT.run."""
-    from superbloom.report import command
-    from superbloom.run import train as run
+    from superbloom.commands.console import command
+    from superbloom.commands.run import train as run
 
     given = {name: value for name, value in options.items() if value is not None}
     result = run(corpus, out, preset, resume, overwrite, given, from_model)
@@ -381,7 +380,7 @@ def evaluate(
     json_: Json = False,
 ) -> None:
     """rec@1/10/20 on held-out rows (Sec. 3.1), beside popularity and co-occurrence."""
-    from superbloom.run import evaluate as run
+    from superbloom.commands.run import evaluate as run
 
     figures = run(
         model,
@@ -403,7 +402,7 @@ def evaluate(
         return
     from rich.console import Console
 
-    from superbloom.report import recall_table
+    from superbloom.evaluate import recall_table
 
     console = Console()
     console.print(recall_table(figures))
@@ -470,13 +469,13 @@ def predict(
     }
     with _warnings_as_lines():
         if server is not None:
-            from superbloom.ask import ask_server
+            from superbloom.commands.ask import ask_server
 
             if precision != "fp32" or not prior:
                 raise InputError("--precision and --prior are the server's to choose; leave them out with --server")
             found = ask_server(server, api_key, context, k, **options)
         else:
-            from superbloom.run import predict as run
+            from superbloom.commands.run import predict as run
 
             found = run(Path(str(model)), context, k, precision=precision, prior=prior, **options)
     if json_:
@@ -556,7 +555,7 @@ def serve(
     settings = Settings(host=host, port=port, api_key=api_key, cors=tuple(cors or ()), **limits)
     with _stopped_by_sigterm():
         try:
-            from superbloom.serve.command import serve as run
+            from superbloom.serve.server import serve as run
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("superbloom"):
                 raise
@@ -596,7 +595,7 @@ def recommend(
 ) -> None:
     """The best next items of users, from all they had: user, item, score, rank, certified."""
 
-    from superbloom.run import recommend as run
+    from superbloom.commands.run import recommend as run
 
     with _warnings_as_lines():
         found = run(
@@ -635,13 +634,13 @@ def extend(
     json_: Json = False,
 ) -> None:
     """Add names to a model without training: old digests stay, each new name gets one that is its own."""
-    from superbloom.run import extend as run
+    from superbloom.commands.run import extend as run
 
     result = run(model, names, out, like, reserve)
     if json_:
         _print_json(result)
         return
-    from superbloom.report import command
+    from superbloom.commands.console import command
 
     again = f", {result['known before']:,} were known" if result["known before"] else ""
     typer.echo(
@@ -658,7 +657,7 @@ def inspect(
     json_: Json = False,
 ) -> None:
     """What is in a corpus or model folder; for names: id, count, digest and who shares their buckets."""
-    from superbloom.run import inspect as run
+    from superbloom.commands.run import inspect as run
 
     found = run(folder, names or [])
     if json_:
@@ -680,8 +679,8 @@ def plan_(
 ) -> None:
     """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
     from superbloom.api import train_config
+    from superbloom.commands.plan import in_bytes, measure, plan, table
     from superbloom.config import preset_options, split_options
-    from superbloom.plan import in_bytes, measure, plan, table
 
     shape, training = ({}, {}) if preset is None else preset_options(preset)
     given = {name: value for name, value in options.items() if value is not None}
@@ -694,7 +693,7 @@ def plan_(
         return
     from rich.console import Console
 
-    from superbloom.report import command
+    from superbloom.commands.console import command
 
     Console().print(table(found, rates))
     chosen = {name: getattr(found.config, name) for name in ("alpha", "num_hashes", "dim", "heads", "ffn_dim")}
@@ -721,7 +720,7 @@ def reproduce(
     json_: Json = False,
 ) -> None:
     """The paper's tables and figures on your corpus, in the time you have, beside the paper's numbers."""
-    from superbloom.report import command
+    from superbloom.commands.console import command
     from superbloom.reproduce.command import reproduce as run
 
     found = run(corpus, out, only=only or (), budget=budget, seeds=seeds, notice=_notice)
@@ -752,7 +751,7 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
 
 
 def _next_after_prepare(out: Path, options: str = "", minutes: int = 5) -> None:
-    from superbloom.report import command
+    from superbloom.commands.console import command
 
     next_ = f"{command()} train {q(out)} --out {q(f'{out}-model')} {options}--minutes {minutes}"
     typer.echo(f"The corpus is in {out}. Next:\n  {next_}")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superbloom.api import Superbloom
-from superbloom.config import OURS
+from superbloom.config.presets import RECIPES
 from superbloom.corpus import Corpus
 from superbloom.hashing import max_alpha
-from superbloom.memory import num_parameters
+from superbloom.training.limits import num_parameters
 
 WIDTH = 128
 ALPHAS = (10, 20)  # of Table 7
@@ -72,9 +72,9 @@ class Shapes:
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.base: dict[str, Any] = dict(OURS["sequence"][0]) if corpus.cuts else {}
+        self.base: dict[str, Any] = dict(RECIPES["sequence"][0]) if corpus.cuts else {}
         if corpus.vocab.kinds is not None:
-            self.base = dict(OURS["text"][0])
+            self.base = dict(RECIPES["text"][0])
         sizes = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
         self.most = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
         wanted = next(alpha for alpha, ids in ALPHA_UP_TO.items() if corpus.num_ids <= ids)
@@ -156,7 +156,7 @@ def _shares(name: str) -> int:
 
 def _of_text(shapes: Shapes) -> list[Cell]:
     """Small stand-ins of Table 4's pairs: unhashed ones are narrow, hashed ones as wide as gives the same size."""
-    training = OURS["text"][1]
+    training = RECIPES["text"][1]
     found = []
     for width, heads, alpha, _ in TEXT_PAIRS:
         narrow = shapes(width, **UNHASHED, heads=heads)

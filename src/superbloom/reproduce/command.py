@@ -15,13 +15,13 @@ from superbloom.api import Superbloom
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.folder import MANIFESTS, read_json
-from superbloom.memory import check_memory
-from superbloom.processes import alone_in
 from superbloom.reproduce.cells import ALIASES, OF_ENTITIES, OF_TEXT, PARTS, Cell, cells
 from superbloom.reproduce.costs import query_costs, step_costs
 from superbloom.reproduce.lab import SETTINGS, Lab, Stopped
 from superbloom.reproduce.pages import write_report
+from superbloom.storage import MANIFESTS, read_json
+from superbloom.training.distributed import lock_run
+from superbloom.training.limits import check_memory
 
 BUDGET = "3h"
 BESIDE = 0.12  # of the time is not training: evaluation, plots
@@ -46,7 +46,7 @@ def reproduce(
     wanted, too_large = _fitting(corpus, [cell for cell in cells(corpus, seeds) if chosen & {*cell.parts}])
     for name, reason in too_large.items():
         notice(f"{name} is left out: {reason}")
-    with alone_in(out):
+    with lock_run(out):
         settings = _settings(corpus_folder, corpus, out, budget, sum(cell.shares for cell in wanted))
         fits = {cell.name for cell in wanted}
         earlier = {name: reason for name, reason in settings.get("left out", {}).items() if name not in fits}

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 from superbloom.api import Superbloom
-from superbloom.batches import Batch
-from superbloom.config import WIKIPEDIA_IDS, TrainConfig
-from superbloom.corpus import Corpus
+from superbloom.config import TrainConfig
+from superbloom.config.presets import WIKIPEDIA_IDS
+from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
-from superbloom.memory import check_memory, num_parameters
 from superbloom.model import Model
-from superbloom.optimizer import clip
 from superbloom.reproduce.cells import UNHASHED, Shapes
 from superbloom.search import exhaustive, top_k
-from superbloom.train import Training
-from superbloom.vocab import Vocab
+from superbloom.training.batches import Batch
+from superbloom.training.fit import Training
+from superbloom.training.limits import check_memory, num_parameters
+from superbloom.training.optimizer import clip
 
 LARGER = 100_000  # ids, for steps
 PAPER_ALPHA = 50

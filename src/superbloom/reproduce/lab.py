@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from superbloom import __version__
 from superbloom.api import Superbloom
-from superbloom.checkpoints import checkpoints
 from superbloom.corpus import Corpus
+from superbloom.corpus.cooccurrence import similarity
 from superbloom.errors import InputError
-from superbloom.evaluate import DEEPEST, HeldOut, deciles, ranks, recall, share
-from superbloom.folder import read_json, write_atomically
+from superbloom.evaluate import DEEPEST, HeldOut, cooccurrence, deciles, popularity, ranks, share
+from superbloom.evaluate.recall import recall
 from superbloom.predict import Predictor
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import Cell, Shapes
 from superbloom.special import MASK_TEXT
-from superbloom.yardsticks import cooccurrence, popularity, similarity
+from superbloom.storage import read_json, write_atomically
+from superbloom.training.checkpoints import checkpoints
+from superbloom.version import __version__
 
 SETTINGS = "settings"
 HIDDEN = 3_000  # elements of test rows; the same for all cells of a corpus

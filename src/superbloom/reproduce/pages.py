@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 
-from superbloom import __version__
-from superbloom.card import escaped
-from superbloom.evaluate import KS
-from superbloom.folder import write_atomically
-from superbloom.report import markdown
+from superbloom.evaluate import KS, markdown
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import AS_IN_PAPER, DEEP, NEGATIVES, SENSITIVITY_ALPHAS, SENSITIVITY_HASHES, TEXT_PAIRS
 from superbloom.reproduce.claims import claims
 from superbloom.reproduce.lab import SETTINGS, Lab
 from superbloom.reproduce.plots import plots
 from superbloom.reproduce.results import NO_PRIOR, Results
+from superbloom.storage import write_atomically
+from superbloom.store import escaped
+from superbloom.version import __version__
 
 
 def write_report(lab: Lab) -> None:

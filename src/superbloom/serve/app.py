@@ -25,11 +25,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from superbloom import __version__
 from superbloom.answers import NameFacts
+from superbloom.config import Settings
 from superbloom.errors import InputError, UnknownNameError
-from superbloom.explain import facts_of
-from superbloom.predict import Predictor, parts
+from superbloom.predict import Predictor, facts_of, parts
 from superbloom.predict import Query as Asked
 from superbloom.serve.gather import BusyError
 from superbloom.serve.guard import Guard, RefusedError
@@ -49,8 +48,8 @@ from superbloom.serve.schemas import (
     mask_of,
 )
 from superbloom.serve.service import Models, Served, Service
-from superbloom.serve.settings import Settings
 from superbloom.special import MASK
+from superbloom.version import __version__
 
 PAGE = Path(__file__).parent / "page"
 STUCK = 60.0  # seconds after which a batch is not expected to end

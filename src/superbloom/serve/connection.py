@@ -14,7 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from superbloom.serve.settings import Settings
+from superbloom.config import Settings
 
 MAX_HEAD_BYTES = 32 * 2**10  # for the request line and headers; also for trailers and chunk headers
 MAX_HEADERS = 100

@@ -20,8 +20,8 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from superbloom.config import Settings
 from superbloom.serve.metrics import Metrics
-from superbloom.serve.settings import Settings
 
 SECURITY = {
     "content-security-policy": (

@@ -8,15 +8,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from superbloom import __version__
 from superbloom.answers import Found
-from superbloom.mapped import Mapped
+from superbloom.config import Settings
 from superbloom.predict import Predictor, Query
 from superbloom.serve.gather import Gatherer
 from superbloom.serve.guard import RefusedError
 from superbloom.serve.metrics import Metrics
-from superbloom.serve.settings import Settings
 from superbloom.special import MASK_TEXT
+from superbloom.storage import Mapped
+from superbloom.version import __version__
 
 TURN_SECONDS = 0.001
 MAX_TURN_SECONDS = 0.1  # that an answer is held back

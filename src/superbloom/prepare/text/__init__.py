@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 
+from superbloom.corpus import Kind
 from superbloom.errors import InputError, check_whole
-from superbloom.folder import only_writer
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import ERRORS, Part, Reading
 from superbloom.prepare.text.rows import assemble, segment_all
 from superbloom.prepare.text.vocabulary import build, check_size, counted
 from superbloom.prepare.text.wordpieces import read_word_pieces
 from superbloom.prepare.workers import Pool
-from superbloom.threads import available_cores
-from superbloom.vocab import Kind
+from superbloom.runtime import available_cores
+from superbloom.storage import only_writer
 
 GIB = 2**30
 WORKER_BYTES = 600 * 2**20  # what a process takes at most

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from superbloom.corpus import MISSING
 from superbloom.errors import InputError
 from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes
 from superbloom.prepare.wikipedia.dump import EXPORT
 from superbloom.prepare.wikipedia.parts import ARTICLE, Rules, check_length, parse_page, split_pages
 from superbloom.prepare.wikipedia.wikitext import Site, from_xml, parse_site
-from superbloom.text import MISSING
 
 PIECE_BYTES = 16 * 2**20
 HEAD_BYTES = 2**20  # at most, from which the form of a file is known

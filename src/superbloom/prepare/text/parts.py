@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from superbloom.corpus import Reader, Words
 from superbloom.errors import InputError
 from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
-from superbloom.text import Reader, Words
 
 ERRORS = ("strict", "replace")
 

@@ -15,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from superbloom.corpus import Corpus, split_of
+from superbloom.corpus import Corpus, Segmenter, Vocab, Words, split_of
 from superbloom.prepare.files import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.workers import Pool
-from superbloom.text import Segmenter, Words
-from superbloom.vocab import Vocab
 
 EXAMPLES = 3  # of words left out, of a part
 
@@ -45,7 +43,7 @@ class Segmenting(NamedTuple):
     folder: Path
 
     def start(self) -> Callable[[Waiting], Left]:
-        segmenter = Segmenter(Vocab.open(self.folder / "vocab.arrow"))
+        segmenter = Vocab.open(self.folder / "vocab.arrow").segmenter
         return lambda part: segment(part.number, segmenter, self.folder)
 
 

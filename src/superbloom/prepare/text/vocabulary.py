@@ -17,12 +17,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from superbloom.corpus import Kind, Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.duck import duckdb_told
 from superbloom.prepare.files import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.text.wordpieces import PIECES, train_word_pieces
-from superbloom.vocab import Kind, Vocab
 
 TRAINED_ON = 500_000  # distinct words, the most frequent ones
 BATCH_ROWS = 2**20

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from superbloom.corpus import MISSING, UNKNOWN
 from superbloom.errors import InputError
-from superbloom.text import MISSING, UNKNOWN
 
 MASK = "[MASK]"
 RESERVED = re.compile(r"\[[^\[\]]+\]")  # [CLS], [unused7]: no words of a text, which is split at brackets

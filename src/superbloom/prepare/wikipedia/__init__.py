@@ -20,13 +20,13 @@ from pathlib import Path
 
 from superbloom.corpus import check_cuts
 from superbloom.errors import InputError
-from superbloom.folder import only_writer, write_atomically
 from superbloom.prepare.wikipedia.dump import PIECE_BYTES, Dump
 from superbloom.prepare.wikipedia.merge import Selection, merge
 from superbloom.prepare.wikipedia.parts import TITLE, Parser, Parsing, Rules, check_length, write_part
 from superbloom.prepare.wikipedia.wikitext import from_xml
 from superbloom.prepare.workers import Pool
-from superbloom.threads import available_cores
+from superbloom.runtime import available_cores
+from superbloom.storage import only_writer, write_atomically
 
 GIB = 2**30
 WORKER_BYTES = 300 * 2**20  # what a process takes at most

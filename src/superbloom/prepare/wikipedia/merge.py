@@ -17,13 +17,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from superbloom.corpus import Corpus, check_enough, split_of
+from superbloom.corpus import Corpus, Vocab, check_enough, split_of
 from superbloom.errors import InputError
 from superbloom.prepare.duck import duckdb_told
 from superbloom.prepare.files import mapped
 from superbloom.prepare.wikipedia.parts import ARTICLE, DISAMBIGUATION
 from superbloom.prepare.wikipedia.wikitext import NO_TITLE, OTHER_NAMESPACE, OTHER_WIKI
-from superbloom.vocab import Vocab
 
 # Where a name leads, beside the number of a name: to no page of the dump, to no article, or to one left out.
 MISSING, ASTRAY, LEFT_OUT = -1, -2, -3

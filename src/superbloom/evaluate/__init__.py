@@ -1,0 +1,23 @@
+"""Recall on held-out rows, and what a model has to beat."""
+
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import DECILES, DEEPEST, KS, deciles, evaluate, ranks, share
+from superbloom.evaluate.tables import cell, markdown, plot_deciles, recall_table
+from superbloom.evaluate.yardsticks import cooccurrence, popularity
+
+__all__ = [
+    "DECILES",
+    "DEEPEST",
+    "KS",
+    "HeldOut",
+    "cell",
+    "cooccurrence",
+    "deciles",
+    "evaluate",
+    "markdown",
+    "plot_deciles",
+    "popularity",
+    "ranks",
+    "recall_table",
+    "share",
+]

@@ -1,0 +1,97 @@
+"""Held-out elements: which element of which row is hidden (Sec. 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superbloom.corpus import Corpus, cut, draws_for
+from superbloom.errors import InputError
+from superbloom.predict import padded
+from superbloom.special import Special
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Segments (rows, n) with one element masked, where it stands, and what it was.
+
+    Of rows in the order of time also all that stands before it, as far back as the row goes.
+    """
+
+    ids: np.ndarray
+    places: np.ndarray
+    targets: np.ndarray
+    before: Sequence[np.ndarray] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        corpus: Corpus,
+        split: str,
+        seq_len: int,
+        *,
+        seed: int = 0,
+        limit: int | None = None,
+        draws: int | None = None,
+    ) -> HeldOut:
+        """One hidden element of each row of a split, of `limit` rows at most.
+
+        With draws there are as many hidden elements: rows are drawn from several times, or some are left out. Rows in
+        the order of time are asked once each, or evenly spaced ones of them.
+        """
+        if not 0 <= seed < 2**63:
+            raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
+        rows = corpus.rows(split)
+        if corpus.cuts and split in corpus.cuts:  # which stand in order of their keys
+            limit = min(part for part in (limit, draws, len(rows)) if part is not None)
+            rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
+        rows = rows[:limit]
+        if not len(rows):
+            raise InputError(f"the corpus has no {split} row of two or more ids; give more or longer rows")
+        if corpus.cuts and split in corpus.cuts:
+            return cls._next(corpus, rows, corpus.cuts[split], seq_len)
+        if draws is not None:
+            rows = np.resize(rows, draws)
+        first = draws_for(corpus)
+        uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), first + 1))
+        found = cut(corpus, rows, uniform[:, :first], seq_len)
+        number, there = np.arange(len(rows)), found.at >= 0
+        chosen = (uniform[:, first] * there.sum(axis=1)).astype(np.int64)
+        places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # of elements that are no special ids
+        ids = found.ids.astype(np.int64)
+        ids[number, places] = Special.MASK
+        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64))
+
+    @classmethod
+    def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
+        """The last elements before the cut of each row, then a mask."""
+        places = np.minimum(cut[rows], seq_len - 1).astype(np.int64)
+        asked = corpus.offsets[rows] + cut[rows]
+        column = np.arange(places.max() + 1)
+        at = np.minimum((asked - places)[:, None] + column, asked[:, None])
+        ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
+        ids[np.arange(len(rows)), places] = Special.MASK
+        before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], asked, strict=True)]
+        return cls(ids, places, corpus.targets[asked].astype(np.int64), before)
+
+    def seen(self, part: slice) -> Tensor:
+        """What stands before the hidden elements of some rows but is not what they hide, −1 fills."""
+        if self.before is None:
+            raise InputError("filter_seen=True is for rows in the order of time (prepare interactions); leave it out")
+        found = [np.unique(ids) for ids in self.before[part]]
+        found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
+        return padded(found, -1)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """ids (q, n), places (q, 1) and targets (q,) of `size` rows at a time, as a model takes them."""
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            places = self.places[part, None]
+            yield torch.from_numpy(self.ids[part]), torch.from_numpy(places), torch.from_numpy(self.targets[part])

@@ -1,0 +1,9 @@
+"""The process itself: threads, forks, ranks and address space."""
+
+from superbloom.runtime.ranks import main_process
+from superbloom.runtime.threads import available_cores
+
+__all__ = [
+    "available_cores",
+    "main_process",
+]

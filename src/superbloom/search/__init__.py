@@ -1,0 +1,16 @@
+"""From token log-probabilities to the best ids, with a certificate (Sec. 2.5)."""
+
+from superbloom.search.certified import TopK, exhaustive, top_k
+from superbloom.search.filters import Filter
+from superbloom.search.scoring import COMBINES, Bonus, Combine, is_sum
+
+__all__ = [
+    "COMBINES",
+    "Bonus",
+    "Combine",
+    "Filter",
+    "TopK",
+    "exhaustive",
+    "is_sum",
+    "top_k",
+]

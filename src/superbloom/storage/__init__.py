@@ -1,0 +1,43 @@
+"""Folders that are written whole and verified when opened, Arrow files, and locks."""
+
+from superbloom.storage.arrow import read_arrow, write_arrow
+from superbloom.storage.folder import (
+    CARD,
+    FILES,
+    MANIFESTS,
+    OPTIONAL,
+    fsync,
+    leads_out,
+    new_folder,
+    only_writer,
+    read_folder,
+    read_json,
+    settled,
+    sha256,
+    write_atomically,
+)
+from superbloom.storage.locks import close_inherited_locks, locked
+from superbloom.storage.mapped import Mapped, Version, version
+
+__all__ = [
+    "CARD",
+    "FILES",
+    "MANIFESTS",
+    "OPTIONAL",
+    "Mapped",
+    "Version",
+    "close_inherited_locks",
+    "fsync",
+    "leads_out",
+    "locked",
+    "new_folder",
+    "only_writer",
+    "read_arrow",
+    "read_folder",
+    "read_json",
+    "settled",
+    "sha256",
+    "version",
+    "write_arrow",
+    "write_atomically",
+]
