@@ -1,18 +1,17 @@
-"""What a model is and how it is trained, as two dataclasses; the paper's twelve models as PRESETS, one for sequences.
-
-Every default lives here and nowhere else. A config that cannot work is refused with all its faults in one line.
-"""
+"""What a model is: sizes and choices that fix its parameters and its answers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from superbloom.config.option import is_number, is_seed, option
-from superbloom.errors import InputError
+from superbloom.config.option import BELOW_ONE, SEED, faults, option, refuse, whole
 
-MOST_HASHES, LONGEST_SEGMENT = 256, 100_000  # so that a small model folder cannot take hours to read, or to ask
-SIZES = {"num_ids", "num_target_ids", "buckets"}  # what a corpus decides, or the model that is extended
+# Limits for files from elsewhere: a small model folder must not take hours to read or to ask.
+MAX_HASHES, MAX_SEQ_LEN = 256, 100_000
+MAX_DIVISORS_SHOWN = 64
+SIZE = {"allowed": whole(1)}  # a field without help is no option of the command line
+SIZES = {"num_ids", "num_target_ids", "buckets"}  # decided by the corpus, or by the model that is extended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,86 +22,64 @@ class ModelConfig:
     250
     """
 
-    num_ids: int
-    num_hashes: int = option(2, "hash functions m: tokens per id")
-    alpha: int = option(4, "ids that share a bucket; 1 is no hashing")
-    hash_seed: int = option(0, "seed of the hash functions")
+    num_ids: int = field(metadata=SIZE)
+    num_hashes: int = option(2, "hash functions m: tokens per id", whole(1, MAX_HASHES))
+    alpha: int = option(4, "ids that share a bucket; 1 is no hashing", whole(1))
+    hash_seed: int = option(0, "seed of the hash functions", SEED)
     spread: bool = option(True, "keep frequent ids out of each other's buckets; without, hashes are fully random")
-    coherent: int = option(0, "of the hash functions, how many put ids together that go together: 0, 1 or 2 (App. D)")
+    coherent: int = option(
+        0, "hash functions that put ids together that occur together: 0, 1 or 2 (App. D)", whole(0, 2)
+    )
     # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
-    num_special: int = option(4, "special ids, each with m tokens of its own")
-    dim: int = option(128, "width d of the embeddings")
-    heads: int = option(4, "attention heads; they divide dim")
-    ffn_dim: int = option(512, "width of the feed-forward layers")
-    layers: int = option(2, "Transformer layers L")
+    num_special: int = option(4, "special ids, each with m tokens of its own", whole(4))
+    dim: int = option(128, "width d of the embeddings", whole(1))
+    heads: int = option(4, "attention heads; they divide dim", whole(1))
+    ffn_dim: int = option(512, "width of the feed-forward layers", whole(1))
+    layers: int = option(2, "Transformer layers L", whole(1))
     attend: bool = option(True, "learn what to attend to; without, all elements count alike: a bag of digests")
-    seq_len: int = option(32, "longest segment n")
-    dropout: float = option(0.1, "dropout in training")
-    norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as the paper")
+    seq_len: int = option(32, "longest segment n", whole(1, MAX_SEQ_LEN))
+    dropout: float = option(0.1, "dropout in training", BELOW_ONE)
+    norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as in the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
     mask_as: Literal["question", "element", "next"] = option(
         "question",
-        "masks are one element, asked from each place in the last layer; or each an element, as in BERT; or each is "
-        "told from what stands before it, and every element is to learn from",
+        "how [MASK] is modelled. question: one shared mask, queried per position in the last layer. element: one mask "
+        "per position, as in BERT. next: predict each element from those before it",
     )
     distance: bool = option(True, "heads learn how much near elements count (n² numbers each); without, a row is a set")
     positions: bool = option(False, "learn a position per element")
-    next_sentence: bool = option(False, "of text, also learn whether the second part of a segment follows the first")
+    next_sentence: bool = option(False, "for text: also learn whether the second part of a segment follows the first")
     tied: bool = option(True, "use the input embedding as output embedding")
     transform: bool = option(False, "BERT's dense layer and norm before the output")
     output_bias: bool = option(True, "a bias per output token")
     softmax: Literal["per-hash", "joint"] = option("per-hash", "softmax over the buckets of each hash, or over all")
-    buckets: int | None = None  # of a hash, if not num_ids / alpha: a model that was extended keeps those it had
+    buckets: int | None = field(
+        default=None, metadata=SIZE
+    )  # per hash, if not num_ids / alpha: an extended model keeps those it had
     # A second vocabulary to predict, hashed by functions of its own (h differs from η, Sec. 2.3).
-    num_target_ids: int | None = None
-    target_alpha: int | None = option(None, "alpha of a second vocabulary, if rows carry targets (default: alpha)")
+    num_target_ids: int | None = field(default=None, metadata=SIZE)
+    target_alpha: int | None = option(
+        None, "alpha of a second vocabulary, if rows carry targets (default: alpha)", whole(1)
+    )
 
     def __post_init__(self) -> None:
-        at_least_one = ("num_ids", "num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len")
-        faults = [f"{name}={getattr(self, name)}: 1 or more is allowed" for name in at_least_one if self._low(name, 1)]
-        for name, most in (("num_hashes", MOST_HASHES), ("seq_len", LONGEST_SEGMENT)):
-            if not faults and getattr(self, name) > most:
-                faults.append(f"{name}={getattr(self, name)}: up to {most:,} is allowed")
-        if not faults and self.dim % self.heads:
-            divisors = [h for h in range(1, min(self.dim, 64) + 1) if self.dim % h == 0]
-            faults.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {divisors}")
-        for name in ("num_target_ids", "target_alpha", "buckets"):
-            if getattr(self, name) is not None and self._low(name, 1):
-                faults.append(f"{name}={getattr(self, name)}: 1 or more, or None, is allowed")
-        if type(self.coherent) is not int or not 0 <= self.coherent <= 2:
-            faults.append(f"coherent={self.coherent!r}: 0, 1 or 2 is allowed")
-        elif not faults and self.coherent > self.num_hashes:
-            faults.append(
+        refuse(faults(self) or self._conflicts())
+
+    def _conflicts(self) -> list[str]:
+        """Values that are allowed each, but not together."""
+        found = []
+        if self.dim % self.heads:
+            divisors = [h for h in range(1, min(self.dim, MAX_DIVISORS_SHOWN) + 1) if self.dim % h == 0]
+            found.append(f"heads={self.heads} does not divide dim={self.dim}: choose one of {divisors}")
+        if self.coherent > self.num_hashes:
+            found.append(
                 f"coherent={self.coherent} with num_hashes={self.num_hashes}: no more than there are is allowed"
             )
-        if not is_seed(self.hash_seed):
-            faults.append(f"hash_seed={self.hash_seed}: a whole number is allowed, 0 to 2^63 − 1")
-        for name in ("spread", "attend", "distance", "positions", "next_sentence", "tied", "transform", "output_bias"):
-            if type(getattr(self, name)) is not bool:
-                faults.append(f"{name}={getattr(self, name)!r}: True or False is allowed")
-        if self._low("num_special", 4):
-            faults.append(f"num_special={self.num_special}: 4 or more is allowed")
-        if not is_number(self.dropout) or not 0 <= self.dropout < 1:
-            faults.append(f"dropout={self.dropout}: from 0 to below 1 is allowed")
-        choices = (
-            ("inputs", ("sum", "tokens")),
-            ("mask_as", ("question", "element", "next")),
-            ("norm", ("pre", "post")),
-            ("softmax", ("per-hash", "joint")),
-        )
-        for name, allowed in choices:
-            if getattr(self, name) not in allowed:
-                faults.append(f"{name}={getattr(self, name)!r}: {' or '.join(map(repr, allowed))} is allowed")
-        if self.next_sentence is True and self.mask_as == "next":
-            faults.append("next_sentence=True with mask_as='next': what is read in order tells it anyway; leave it out")
+        if self.next_sentence and self.mask_as == "next":
+            found.append("next_sentence=True with mask_as='next': reading in order learns that anyway; leave it out")
         if self.num_target_ids is not None and self.tied:
-            faults.append("tied=True with a second vocabulary: its tokens need an embedding of their own, tied=False")
-        if faults:
-            raise InputError("; ".join(faults))
-
-    def _low(self, name: str, lowest: int) -> bool:
-        value = getattr(self, name)
-        return type(value) is not int or value < lowest
+            found.append("tied=True with a second vocabulary: its tokens need an embedding of their own, tied=False")
+        return found
 
     @property
     def num_buckets(self) -> int:

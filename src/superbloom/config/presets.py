@@ -1,4 +1,4 @@
-"""The paper's models."""
+"""Presets: the paper's twelve models (Tables 1, 3 and 4), and our recipes for sequences and for text."""
 
 from __future__ import annotations
 
@@ -26,23 +26,11 @@ class Preset:
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
 _PRESETS = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0}
-
-
 _FULL = _PRESETS | {"learning_rate": 1e-4, "batch_size": 1024}
-
-
 _TOP = _PRESETS | {"learning_rate": 2e-4, "batch_size": 4096}
-
-
 WIKIPEDIA_IDS = 5_281_889
-
-
 TOP_IDS = 500_000
-
-
 TEXT_IDS = 1_000_000
-
-
 TEXT_RESERVED = 999  # BERT's vocabulary file has about as many [unused] and special entries
 
 
@@ -89,34 +77,24 @@ PRESETS = {
     "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PRESETS),
     "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PRESETS),
 }
-
-
-# Users and what they chose, in the order of time: told from what stands before it (docs/recommend.md).
+# Users and what they chose, in the order of time: each item is predicted from those before it (docs/recommend.md).
 SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
-
-
-# Text: masks as in BERT, and no start from co-occurrence, which takes longer than what it brings (docs/log.md).
+# Text: masks as in BERT. No start from co-occurrence: it costs more time than it saves (docs/log.md).
 TEXT = {"positions": True, "seq_len": 64}
-
-
 TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64, "warm_start": False}
-
-
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"sequence": (SEQUENCE, {}), "text": (TEXT, TEXT_TRAINING)}
-
-
 PRESET_NAMES = (*PRESETS, *RECIPES)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of these options is the model's, and what its training's."""
+    """Split options into those of the model and those of its training."""
     shape = {field.name for field in fields(ModelConfig)}
     given = options.items()
     return {name: value for name, value in given if name in shape}, {n: value for n, value in given if n not in shape}
 
 
 def preset_options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a preset decides of a model, all but its names for one of the paper, and of its training."""
+    """The model options and the training options of a preset."""
     if name not in PRESET_NAMES:
         raise InputError(f"preset {name!r} given; {', '.join(PRESET_NAMES)} are allowed")
     if name in RECIPES:

@@ -1,11 +1,11 @@
-"""What a server allows, and where it listens; every default of `superbloom serve` that is not the model's."""
+"""What a server allows, and where it listens: options of `superbloom serve`."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address
 
+from superbloom.config.option import POSITIVE, faults, option, refuse, whole
 from superbloom.errors import InputError, check_key
 
 MIN_KEY_LENGTH = 16  # characters, where other machines can try keys
@@ -13,28 +13,27 @@ MIN_KEY_LENGTH = 16  # characters, where other machines can try keys
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of a server; a request beyond one is refused with a line that names it."""
+    """Where a server listens, and its limits. A request beyond a limit is refused with a line that names the limit."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = option("127.0.0.1", "Where to listen; others than this machine need a key.")
+    port: int = option(8000, "0 is any port that is free.", whole(0, 65535))
     api_key: str | None = None
-    cors: tuple[str, ...] = ()  # origins of other pages that may ask
-    max_k: int = 1000
-    max_context: int | None = None  # names of one context; None is what the model reads
-    max_queries: int = 256  # in one request
-    max_filter: int = 10_000  # names that one query excludes or allows
-    max_body: int = 2**20  # bytes
-    seconds: float = 10.0  # for one request
-    batch: int = 64  # contexts that are computed together
-    queue: int = 256  # contexts that may wait
-    max_connections: int = 1000
-    max_connections_per_address: int = 500  # more than may wait in the queue
+    cors: tuple[str, ...] = option((), "Origin of another site whose pages may ask; may be repeated.")
+    max_k: int = option(1000, "Most names of one answer.", whole(1))
+    max_context: int | None = option(None, "Most names of one context.", whole(1), shown_default="what the model reads")
+    max_queries: int = option(256, "Most contexts of one request.", whole(1))
+    max_filter: int = option(10_000, "Most names that a query excludes or allows.", whole(1))
+    max_body: int = option(2**20, "Most bytes of one request.", whole(1))
+    seconds: float = option(10.0, "Seconds within which a request is answered or refused.", POSITIVE)
+    batch: int = option(64, "Most contexts computed together.", whole(1))
+    queue: int = option(256, "Most contexts that may wait; beyond, 503.", whole(1))
+    max_connections: int = option(1000, "Most open connections.", whole(1))
+    max_connections_per_address: int = option(  # more than may wait in the queue
+        500, "Most open connections of one address; a proxy is one address.", whole(1)
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and field.name != "port" and not 0 < value < math.inf:
-                raise InputError(f"{field.name}={value} given; a number above 0 is allowed")
+        refuse(faults(self))
         if not self.api_key and self.api_key is not None:
             raise InputError("the API key is empty; give one of some length, or none at all")
         check_key(self.api_key)
@@ -54,7 +53,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether no other machine can reach it."""
+        """Whether no other machine can reach the server."""
         try:
             return self.host == "localhost" or ip_address(self.host).is_loopback
         except ValueError:
