@@ -1,7 +1,7 @@
 """Token log-probabilities as a trained model gives them, for catalogues of any size.
 
 A query is a belief over ids: rank r of a random order has probability in proportion to r^-exponent. The tokens of
-each hash get the sums over their buckets, with some noise on the logits. `python benchmarks/beliefs.py MODEL CORPUS`
+each hash get the sums over their buckets, with some noise on the logits. `python -m benchmarks.beliefs MODEL CORPUS`
 compares this with a model (docs/search.md): exponent 1 and noise .6 do as the demo's model does, exponent .5 and noise
 1 as one that has learned for eight minutes on 259,996 names.
 """

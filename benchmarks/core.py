@@ -1,4 +1,4 @@
-"""What do the parts of the core cost?   python benchmarks/core.py
+"""What do the parts of the core cost?   python -m benchmarks.core
 
 Hashing the paper's catalogue; the loader beside the training step it feeds; one query's search beside the
 exhaustive ranking at 5,281,889 ids. Ratios are of one run; times are this machine's.
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from record import report
 
 from superbloom.batches import Batches
 from superbloom.config import WIKIPEDIA_IDS, ModelConfig, TrainConfig
@@ -17,6 +16,7 @@ from superbloom.model import Model
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.search import exhaustive, top_k
 from superbloom.train import Training
+from tools.record import report
 
 
 def seconds(what: Callable[[int], object], repeats: int) -> float:

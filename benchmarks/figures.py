@@ -1,7 +1,7 @@
 """The figures of docs/how-it-works.md, drawn from a model and its tables, and the card of docs/model-card.md:
 
-python benchmarks/figures.py                    trains a small model on the built-in corpus, in a minute of one core
-python benchmarks/figures.py --model FOLDER     draws another model of the built-in corpus
+python -m benchmarks.figures                    trains a small model on the built-in corpus, in a minute of one core
+python -m benchmarks.figures --model FOLDER     draws another model of the built-in corpus
 
 The same commit draws the same figures, on one thread. Tables and the card are written between the marks of the pages.
 """
@@ -14,14 +14,13 @@ from typing import Any
 
 import matplotlib
 import torch
-from beliefs import TRAINED, beliefs
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MultipleLocator
-from record import between_marks
 
+from benchmarks.beliefs import TRAINED, beliefs
 from superbloom import Superbloom
 from superbloom.answers import Certificate
 from superbloom.card import card
@@ -35,6 +34,7 @@ from superbloom.predict import Predictor
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.search import top_k
 from superbloom.special import MASK, Special
+from tools.record import between_marks
 
 WIDTH = 7.3  # inches: 700 pixels of a page, on which 12 points are its text
 BLUE, PALE, GREY, LIGHT, RED = "#1f6f8b", "#d6e6ec", "#667077", "#eef0f1", "#b5482f"

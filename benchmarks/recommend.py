@@ -1,4 +1,4 @@
-"""Next items on public logs, beside published numbers and RecTools.   python benchmarks/recommend.py --help
+"""Next items on public logs, beside published numbers and RecTools.   python -m benchmarks.recommend --help
 
     sets      each set with each alpha for so many minutes; whole catalogue ranked, what was seen left out
     popular   the most frequent items of training for everybody, without what was seen: what a model has to beat
@@ -35,7 +35,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig
@@ -43,6 +42,7 @@ from superbloom.corpus import SPLITS
 from superbloom.evaluate import HeldOut, ranks
 from superbloom.prepare.files import open_bytes, open_lines
 from superbloom.prepare.interactions import prepare_interactions
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
@@ -344,7 +344,7 @@ def engines(given: argparse.Namespace, results: dict[str, Any]) -> None:
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
-    from recommend_report import tables
+    from benchmarks.recommend_report import tables
 
     between_marks(DOC, tables(results))
 

@@ -1,4 +1,4 @@
-"""What does the paper's largest run need?   python benchmarks/scale.py --out FILE
+"""What does the paper's largest run need?   python -m benchmarks.scale --out FILE
 
 Steps of the preset `superbloom` (229M parameters as the paper counts, Table 1) are timed here at two batch sizes, which
 gives the time and the memory a segment adds. From that and from counted operations: memory, traffic and time of the
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from peers.measuring import highest, resident
-from record import report, surroundings
-from train_step import Log, time_steps
 
+from benchmarks.train_step import Log, time_steps
 from superbloom.config import PRESETS, ModelConfig
 from superbloom.memory import PER_PARAMETER, num_parameters
+from tools.record import report, surroundings
 
 PRESET = "superbloom"
 STEPS = 1_000_000
@@ -94,7 +94,9 @@ def main() -> None:
     config = PRESETS[PRESET].config
     small, large = (
         json.loads(
-            subprocess.check_output([sys.executable, __file__, "--one", str(batch), "--steps", str(given.steps)])
+            subprocess.check_output(
+                [sys.executable, "-m", __spec__.name, "--one", str(batch), "--steps", str(given.steps)]
+            )
         )
         for batch in given.batches
     )

@@ -1,4 +1,4 @@
-"""How near are the estimates of `superbloom plan` to what a step takes?   python benchmarks/sizes.py
+"""How near are the estimates of `superbloom plan` to what a step takes?   python -m benchmarks.sizes
 
 Steps of several models in a process each, one thread: processor seconds of the fastest of four and the growth of peak
 memory, beside operations and bytes as plan.py counts them. The share is that of the rate of a large product.
@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 from peers.measuring import highest
-from record import report
-from train_step import PAPER, Log
+
+from benchmarks.train_step import PAPER, Log
+from tools.record import report
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "the default": ({"num_ids": 20_000}, 128),
@@ -79,7 +80,9 @@ def main() -> None:
     if len(sys.argv) > 1:
         print(json.dumps(measure(*MODELS[sys.argv[1]])))
         return
-    figures = {name: json.loads(subprocess.check_output([sys.executable, __file__, name])) for name in MODELS}
+    figures = {
+        name: json.loads(subprocess.check_output([sys.executable, "-m", __spec__.name, name])) for name in MODELS
+    }
     rows = [
         [
             name,

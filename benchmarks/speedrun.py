@@ -1,4 +1,4 @@
-"""How soon does a hashed model beat co-occurrence on two cores, and why?   python benchmarks/speedrun.py --help
+"""How soon does a hashed model beat co-occurrence on two cores, and why?   python -m benchmarks.speedrun --help
 
     curves    each model on each corpus for so many minutes, with a validation about every ten seconds
     changes   half a minute of training with each change alone, with all, and with all but one
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig
@@ -33,6 +32,7 @@ from superbloom.prepare.bundled import LINKS
 from superbloom.prepare.sequences import read_sequences
 from superbloom.train import Training
 from superbloom.yardsticks import cooccurrence, similarity
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "speedrun.md"
@@ -204,7 +204,7 @@ class Step:
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
     """Write tables between the marks of docs/speedrun.md, and the pictures beside it."""
-    from speedrun_report import pictures, tables
+    from benchmarks.speedrun_report import pictures, tables
 
     between_marks(DOC, tables(results))
     pictures(results, DOC.parent)

@@ -1,4 +1,4 @@
-"""Does a wide hashed model fill in words better than a narrow one of its size?   python benchmarks/text.py --help
+"""Does a wide hashed model fill in words better than a narrow one of its size?   python -m benchmarks.text --help
 
     models       small stand-ins of Table 4's four models, so many minutes each; recall as in Table 5, and by kind
     throughput   examples a second beside Hugging Face's BertForMaskedLM of the same encoder, vocabulary and text
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig, TrainConfig, preset_options
@@ -32,6 +31,7 @@ from superbloom.model import Model
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import cells
 from superbloom.train import Training
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "text.json", HERE.parent / "docs" / "text.md"
@@ -151,7 +151,7 @@ SPECIAL = ("[PAD]", "[MASK]", "[CLS]", "[SEP]")
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
-    from text_report import picture, tables
+    from benchmarks.text_report import picture, tables
 
     between_marks(DOC, tables(results))
     picture(results, DOC.parent)
