@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from superbloom.corpus import Corpus
-from superbloom.evaluate import HeldOut
-from superbloom.predict import Predictor
-from superbloom.store import load
+from superbloom.corpus.corpus import Corpus
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.predict.predictor import Predictor
+from superbloom.store.model_folder import load
 from tools.record import report
 
 K = 20

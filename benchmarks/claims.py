@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from superbloom.report import markdown
+from superbloom.evaluate.tables import markdown
 from tools.record import between_marks
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

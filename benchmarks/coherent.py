@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from peers.measuring import highest
 
-from superbloom import BloomHash, coherent
-from superbloom.corpus import SPLITS
+from superbloom import BloomHash
+from superbloom.corpus.corpus import SPLITS
+from superbloom.hashing import coherent
 from tools.record import report
 
 CLUSTER, LENGTH = 40, 12

@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 import torch
 
-from superbloom.batches import Batches
-from superbloom.config import WIKIPEDIA_IDS, ModelConfig, TrainConfig
-from superbloom.hashing import BloomHash
-from superbloom.model import Model
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import WIKIPEDIA_IDS
+from superbloom.config.training import TrainConfig
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.model import Model
 from superbloom.prepare.bundled import bundled_corpus
-from superbloom.search import exhaustive, top_k
-from superbloom.train import Training
+from superbloom.search.certified import exhaustive, top_k
+from superbloom.training.batches import Batches
+from superbloom.training.fit import Training
 from tools.record import report
 
 

@@ -49,8 +49,8 @@ def one(folder: Path, model: Path) -> None:
     import torch
 
     from superbloom import BloomHash, Superbloom
-    from superbloom.batches import Batches
-    from superbloom.corpus import Corpus
+    from superbloom.corpus.corpus import Corpus
+    from superbloom.training.batches import Batches
 
     folder.mkdir(parents=True)
     found: dict[str, Any] = {"torch": torch.__version__, "corpora": corpora(folder)}

@@ -23,17 +23,18 @@ from matplotlib.ticker import MultipleLocator
 from benchmarks.beliefs import TRAINED, beliefs
 from superbloom import Superbloom
 from superbloom.answers import Certificate
-from superbloom.card import card
-from superbloom.config import ModelConfig
-from superbloom.corpus import Corpus
-from superbloom.explain import facts_of
-from superbloom.growth import extend
-from superbloom.hashing import BloomHash
-from superbloom.model import Model, Network
-from superbloom.predict import Predictor
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import Corpus
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.extend import extend
+from superbloom.model.model import Model
+from superbloom.model.network import Network
+from superbloom.predict.explain import facts_of
+from superbloom.predict.predictor import Predictor
 from superbloom.prepare.bundled import bundled_corpus
-from superbloom.search import top_k
+from superbloom.search.certified import top_k
 from superbloom.special import MASK, Special
+from superbloom.store.card import card
 from tools.record import between_marks
 
 WIDTH = 7.3  # inches: 700 pixels of a page, on which 12 points are its text

@@ -59,14 +59,14 @@ def timed(call: Any) -> float:
 
 def measure(beside: bool) -> dict[str, float]:
     """Training and search, in this process."""
-    from superbloom.threads import SPIN_COUNT  # before torch: superbloom sets how threads wait
+    from superbloom.runtime.threads import SPIN_COUNT  # before torch: superbloom sets how threads wait
 
     import torch  # isort: skip
     from benchmarks.beliefs import TRAINED, beliefs
     from benchmarks.search import K
     from benchmarks.train_step import measure as measure_steps
-    from superbloom.hashing import BloomHash
-    from superbloom.search import top_k
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.search.certified import top_k
 
     print(f"OpenMP's threads spin for {os.environ['GOMP_SPINCOUNT']} rounds; ours is {SPIN_COUNT}", file=sys.stderr)
     bloom = BloomHash.random(NUM_IDS, num_hashes=2, alpha=50)

@@ -2,8 +2,8 @@
 
 import torch
 
-from superbloom.config import PRESETS
-from superbloom.model import Network
+from superbloom.config.presets import PRESETS
+from superbloom.model.network import Network
 from tools.record import report
 
 

@@ -37,9 +37,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig
-from superbloom.corpus import SPLITS
-from superbloom.evaluate import HeldOut, ranks
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import SPLITS
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import ranks
 from superbloom.prepare.files import open_bytes, open_lines
 from superbloom.prepare.interactions import prepare_interactions
 from tools.record import between_marks, keep

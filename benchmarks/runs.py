@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from superbloom.checkpoints import checkpoints
-from superbloom.logs import LOG
 from superbloom.prepare.bundled import bundled_corpus
+from superbloom.training.checkpoints import checkpoints
+from superbloom.training.logs import LOG
 from tests.support.kills import kill_and_resume  # the experiment of the tests, on real data
 from tools.record import report, surroundings
 
@@ -73,7 +73,7 @@ def processes(folder: Path) -> dict[str, Any]:
 
 def checkpoint_cost(folder: Path) -> dict[str, float]:
     """How long it takes to write a checkpoint of the default model, and to find that it is whole."""
-    from superbloom.checkpoints import AtomicCheckpoints, newest_whole
+    from superbloom.training.checkpoints import AtomicCheckpoints, newest_whole
 
     run = next(folder.glob("one_process/model.run"))
     content = torch.load(checkpoints(run)[0], weights_only=True)

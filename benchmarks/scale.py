@@ -18,8 +18,9 @@ from typing import Any
 from peers.measuring import highest, resident
 
 from benchmarks.train_step import Log, time_steps
-from superbloom.config import PRESETS, ModelConfig
-from superbloom.memory import PER_PARAMETER, num_parameters
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import PRESETS
+from superbloom.training.limits import PER_PARAMETER, num_parameters
 from tools.record import report, surroundings
 
 PRESET = "superbloom"
@@ -44,11 +45,12 @@ def measure(batch: int, steps: int) -> dict[str, float]:
     """Seconds and memory of a step of this batch, in this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.train import Training
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.fit import Training
 
     config = PRESETS[PRESET].config
     log: Any = Log(config.num_ids, batch * steps)

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from benchmarks.beliefs import TRAINED, WEAK, beliefs
-from superbloom.config import ModelConfig
-from superbloom.hashing import BloomHash
-from superbloom.head import Head
-from superbloom.model import Network
-from superbloom.prior import Prior
-from superbloom.search import exhaustive, top_k
+from superbloom.config.model import ModelConfig
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.head import Head
+from superbloom.model.network import Network
+from superbloom.model.prior import Prior
+from superbloom.search.certified import exhaustive, top_k
 from tools.record import report, surroundings
 
 K = 20

@@ -125,7 +125,7 @@ def soak(given: argparse.Namespace, results: dict[str, Any]) -> None:
 
 
 def names(given: argparse.Namespace, results: dict[str, Any]) -> None:
-    from superbloom.vocab import Vocab
+    from superbloom.corpus.vocab import Vocab
 
     vocab, draw = Vocab.open(given.work / "model" / "vocab.arrow"), random.Random(3)
     prefixes = typed(vocab, 400)

@@ -31,12 +31,14 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     """In this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import ModelConfig, TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.plan import costs
-    from superbloom.train import Training
+    from superbloom.commands.plan import costs
+    from superbloom.config.model import ModelConfig
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.fit import Training
 
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)

@@ -23,15 +23,18 @@ import numpy as np
 import torch
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig, TrainConfig
-from superbloom.evaluate import DEEPEST, KS, HeldOut, recall
-from superbloom.memory import num_parameters
-from superbloom.model import Model
-from superbloom.optimizer import clip
+from superbloom.config.model import ModelConfig
+from superbloom.config.training import TrainConfig
+from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import DEEPEST, KS, recall
+from superbloom.evaluate.yardsticks import cooccurrence
+from superbloom.model.model import Model
 from superbloom.prepare.bundled import LINKS
 from superbloom.prepare.sequences import read_sequences
-from superbloom.train import Training
-from superbloom.yardsticks import cooccurrence, similarity
+from superbloom.training.fit import Training
+from superbloom.training.limits import num_parameters
+from superbloom.training.optimizer import clip
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent

@@ -26,11 +26,13 @@ from typing import Any
 import numpy as np
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig, TrainConfig, preset_options
-from superbloom.model import Model
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import preset_options
+from superbloom.config.training import TrainConfig
+from superbloom.model.model import Model
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import cells
-from superbloom.train import Training
+from superbloom.training.fit import Training
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
@@ -120,8 +122,8 @@ def rate(batches: list[Any], whole: Training, optimizer: Any) -> dict[str, Any]:
 
 def export(corpus: Corpus, config: ModelConfig, training: TrainConfig, path: Path) -> None:
     """The same segments with 15 % masked as BERT does it; special ids after the others, labels −100 elsewhere."""
-    from superbloom.batches import Batches
     from superbloom.special import Special
+    from superbloom.training.batches import Batches
 
     batches = Batches(
         corpus, seq_len=config.seq_len, batch_size=training.batch_size, mask_share=0.15, seed=training.seed

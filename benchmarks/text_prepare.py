@@ -20,10 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.vocab import Vocab
 from superbloom.prepare.text import prepare_text
 from superbloom.prepare.text.documents import Form, pieces, starts
-from superbloom.vocab import Vocab
 from tools.record import report
 
 MB = 1_000_000

@@ -70,11 +70,13 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
     """The steps themselves, in this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import ModelConfig, TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.train import Training
+    from superbloom.config.model import ModelConfig
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.fit import Training
 
     torch.set_num_threads(threads)
     alpha = alpha_of(kind, items)

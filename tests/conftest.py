@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from tests.support.cases import CASES
 from tests.support.checks import check, pytest_terminal_summary  # noqa: F401, a fixture and a hook
 from tests.support.corpora import rings, sentences

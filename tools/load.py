@@ -36,12 +36,12 @@ def make_model(folder: Path, num_ids: int) -> None:
     """Save a model of so many names with random weights, scaled so that logits have a standard deviation of 3."""
     import torch
 
-    from superbloom import store
-    from superbloom.config import ModelConfig
-    from superbloom.model import Model
+    from superbloom.config.model import ModelConfig
+    from superbloom.corpus.vocab import Vocab
+    from superbloom.model.model import Model
     from superbloom.prepare.bundled import LINKS
     from superbloom.prepare.sequences import read_sequences
-    from superbloom.vocab import Vocab
+    from superbloom.store import model_folder as store
 
     known = sorted({name for _, row in read_sequences([LINKS], keyed=True) for name in row})
     rng = np.random.default_rng(0)
@@ -69,7 +69,8 @@ def queries_of(work: Path, precision: str) -> Path:
     path = work / f"queries-{precision}.json"
     if path.exists():
         return path
-    from superbloom import Predictor, store
+    from superbloom import Predictor
+    from superbloom.store import model_folder as store
 
     predictor = Predictor(store.load(work / "model").model, precision=precision)
     draw, queries = random.Random(1), []

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from superbloom.report import markdown
+from superbloom.evaluate.tables import markdown
 
 
 def report(question: str, header: list[str], rows: list[list[str]], figures: dict[str, Any]) -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import superbloom
-from superbloom import Corpus, cli, store
+from superbloom import Corpus, cli
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
+from superbloom.store import model_folder as store
 from tests.support.launch import command as run
 from tests.support.real_data import real_data
 
@@ -313,7 +314,7 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("train corpus --out m2 --alpha 9 --steps 1", "the largest alpha that works is 2"),
         ("train corpus --out m2 --heads 3 --steps 1", "heads=3 does not divide dim=128: choose one of [1, 2, 4"),
         ("train corpus --out m2 --steps 5 --minutes 1", "steps=5, minutes=1.0: give one of them"),
-        ("train corpus --out m2 --hash-seed -1 --steps 1", "hash_seed=-1: a whole number is allowed, 0 to"),
+        ("train corpus --out m2 --hash-seed -1 --steps 1", "hash_seed=-1: 0 to 2^63 − 1 is allowed"),
         ("train corpus --out m2 --seed -1 --steps 1", "seed=-1: 0 to"),
         ("train corpus --out m2 --alpha 2 --loss sampled --steps 1", "loss='sampled' with num_hashes=2"),
         ("train corpus --out . --steps 1", "is the current folder or one above it; name a folder to make in it"),

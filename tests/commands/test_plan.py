@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superbloom.config import PRESETS, ModelConfig, TrainConfig
+from superbloom.commands.plan import Rates, costs, in_bytes, plan
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import PRESETS
+from superbloom.config.training import TrainConfig
 from superbloom.errors import InputError
-from superbloom.hashing import max_alpha
-from superbloom.model import Network
-from superbloom.plan import Rates, costs, in_bytes, plan
+from superbloom.hashing.construct import max_alpha
+from superbloom.model.network import Network
 from tests.support.launch import command, python
 
 GB = 10**9
@@ -37,7 +39,7 @@ def test_parameters_are_those_of_the_model_that_is_built(num_ids, model):
 PEAK = """
 import json, sys
 from pathlib import Path
-import superbloom.train
+import superbloom.training.fit
 from superbloom import Corpus, Superbloom
 from superbloom.corpus import SPLITS
 def peak():

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from superbloom.corpus import Corpus, split_of
+from superbloom.corpus.corpus import Corpus, split_of
 from superbloom.errors import InputError
 
 NAMES = st.one_of(st.sampled_from("abcdef"), st.text(st.characters(exclude_categories=["Cs"]), max_size=6))

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superbloom import Superbloom
-from superbloom.batches import Batches
-from superbloom.config import ModelConfig
-from superbloom.corpus import Corpus
+from superbloom.config import TrainConfig
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.segments import _sentence, cut, draws_for
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut
-from superbloom.segments import _sentence, cut, draws_for
+from superbloom.evaluate.held_out import HeldOut
 from superbloom.special import Special
-from superbloom.train import TrainConfig, Training
+from superbloom.training.batches import Batches
+from superbloom.training.fit import Training
 from tests.support.corpora import digest
 
 
@@ -164,8 +165,8 @@ def test_next_sentence_is_learnt():
 
 
 def test_the_side_of_a_word_is_told_apart():
-    from superbloom.model import Model
-    from superbloom.vocab import Vocab
+    from superbloom.corpus.vocab import Vocab
+    from superbloom.model.model import Model
 
     torch.manual_seed(0)
     vocab = Vocab.from_counts({f"name {i}": 9 for i in range(20)})

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superbloom import text as module
-from superbloom.arrow import write_arrow
-from superbloom.corpus import Corpus
+from superbloom.corpus import text as module
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.text import Kind, Reader, Table
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
-from superbloom.text import Reader, Segmenter, Table
-from superbloom.vocab import Kind, Vocab
+from superbloom.storage.arrow import write_arrow
 from tests.support.cases import CASES
 from tests.support.texts import begins_of, is_punctuation, pieces_of, words_of
 
@@ -110,7 +110,7 @@ def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, dat
     pairs = data.draw(st.lists(st.tuples(word, word), max_size=12)) + list(pairwise(words))[::3]
     names |= {" ".join(pair): Kind.BIGRAM for pair in pairs}
     vocab = vocabulary(names, lowercase)
-    found = Segmenter(vocab).segment(text)
+    found = vocab.segmenter.segment(text)
     entries, unknown = plain_segmentation(text, names, lowercase)
     assert vocab.names(found.ids) == entries
     assert len(found.unknown) == len(unknown)
@@ -155,9 +155,9 @@ def test_memory_of_what_was_read_is_bounded(monkeypatch):
 def test_library_batches_do_not_show(monkeypatch):
     text = "Ünïcode 中国人 plain words élan " * 20 + " ".join(f"w{number} é{number}" for number in range(300))
     names = {f"w{number}": Kind.UNIGRAM for number in range(300)} | {"中 国": Kind.BIGRAM, "plain": Kind.WORD_PIECE}
-    whole = Segmenter(vocabulary(names)).segment(text)
+    whole = vocabulary(names).segmenter.segment(text)
     monkeypatch.setattr(module, "BATCH", 64)
-    cut = Segmenter(vocabulary(names)).segment(text)
+    cut = vocabulary(names).segmenter.segment(text)
     assert cut.ids.tolist() == whole.ids.tolist()
     assert cut.unknown == whole.unknown
 

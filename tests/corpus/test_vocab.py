@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superbloom.arrow import write_arrow
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
-from superbloom.vocab import Vocab
+from superbloom.storage.arrow import write_arrow
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 

@@ -5,9 +5,11 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from superbloom.evaluate import HeldOut, deciles, recall
+from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import deciles, recall
+from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.special import Special
-from superbloom.yardsticks import cooccurrence, popularity, repetition, similarity
 
 
 def test_held_out_rows_hide_one_element_of_a_segment(ring_corpus):

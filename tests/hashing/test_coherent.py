@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom import BloomHash, Corpus, Superbloom
-from superbloom import coherent as coherent_module
-from superbloom.coherent import grouped, vectors_of
-from superbloom.config import PRESETS, ModelConfig
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import PRESETS
 from superbloom.errors import InputError
-from superbloom.hashing import max_alpha, shifted
+from superbloom.hashing import coherent as coherent_module
+from superbloom.hashing.coherent import grouped, vectors_of
+from superbloom.hashing.construct import max_alpha, shifted
 from tests.support.corpora import rings
 from tests.support.digests import assert_sound
 
@@ -135,7 +136,7 @@ def test_ids_that_met_no_other_share_buckets_with_each_other():
 
 def test_held_out_rows_have_no_say(ring_corpus):
     """Ids of rows that are not for training are exchanged: the functions are the same."""
-    from superbloom.corpus import SPLITS
+    from superbloom.corpus.corpus import SPLITS
 
     other = Corpus.from_sequences([["a"], ["b"]])
     other.__dict__.update(ring_corpus.__dict__)
@@ -209,8 +210,8 @@ def test_several_processes_have_to_compute_alike(ring_corpus, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"coherent": 3}, "coherent=3: 0, 1 or 2 is allowed"),
-        ({"coherent": True}, "coherent=True: 0, 1 or 2 is allowed"),
+        ({"coherent": 3}, "coherent=3: 0 to 2 is allowed"),
+        ({"coherent": True}, "coherent=True: 0 to 2 is allowed"),
         ({"coherent": 2, "num_hashes": 1, "alpha": 1}, "coherent=2 with num_hashes=1: no more than there are"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from superbloom import BloomHash, Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.growth import extended, room_for_more
+from superbloom.hashing.growth import extended, room_for_more
 
 SMALL = {"alpha": 4, "dim": 32, "heads": 2, "ffn_dim": 64, "dropout": 0.0}
 FAST = {"batch_size": 32, "learning_rate": 5e-3, "warmup": 20, "quiet": True}

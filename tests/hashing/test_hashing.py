@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superbloom import hashing
 from superbloom.errors import InputError
-from superbloom.hashing import BloomHash, max_alpha
+from superbloom.hashing import construct as hashing
+from superbloom.hashing.bloom import BloomHash
+from superbloom.hashing.construct import max_alpha
 from superbloom.special import Special
 from tests.support.digests import assert_sound
 

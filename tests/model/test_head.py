@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from superbloom.config import ModelConfig
+from superbloom.config.model import ModelConfig
 from superbloom.errors import InputError
-from superbloom.hashing import BloomHash
-from superbloom.head import LEVELS, PRODUCTS, Head
-from superbloom.model import Network
-from superbloom.search import top_k
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.head import LEVELS, PRODUCTS, Head
+from superbloom.model.network import Network
+from superbloom.search.certified import top_k
 
 SHAPES = [
     {"num_hashes": m, "alpha": 1 if m == 1 else 3, "softmax": softmax, "tied": tied, "output_bias": bias}

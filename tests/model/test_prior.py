@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from superbloom import Corpus, Superbloom
-from superbloom.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate
-from superbloom.config import ModelConfig
-from superbloom.corpus import split_of
-from superbloom.evaluate import HeldOut
-from superbloom.hashing import BloomHash, max_alpha
-from superbloom.model import Model
-from superbloom.predict import Predictor
-from superbloom.prior import Prior, surplus, training_counts
-from superbloom.scoring import Bonus
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import split_of
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.hashing.bloom import BloomHash
+from superbloom.hashing.construct import max_alpha
+from superbloom.model.model import Model
+from superbloom.model.prior import Prior, surplus, training_counts
+from superbloom.predict.predictor import Predictor
+from superbloom.search.scoring import Bonus
 from superbloom.special import Special
+from superbloom.training.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate
 
 
 def plain_surplus(counts, table) -> np.ndarray:
@@ -213,5 +214,5 @@ def test_without_a_prior_the_temperature_is_the_number_of_hashes(fitted):
 def test_counts_beyond_int32_stay_the_largest(ring_corpus, monkeypatch):
     """Wrapped, the most frequent id would be the rarest."""
     counts = np.array([2**32 + 1000, 3 * 10**9, 2**31 - 1, 5])
-    monkeypatch.setattr(Corpus, "id_counts", lambda corpus, split: counts)
+    monkeypatch.setattr(type(ring_corpus), "id_counts", lambda corpus, split: counts)
     assert training_counts(ring_corpus).tolist() == [2**31 - 1] * 3 + [5]

@@ -9,10 +9,11 @@ import torch
 
 from superbloom import MASK
 from superbloom.answers import Certificate, Found
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError, UnknownNameError
-from superbloom.explain import BEST, MATES, SAMPLE, facts_of
-from superbloom.predict import Predictor, Query
-from superbloom.vocab import Vocab
+from superbloom.predict.explain import BEST, MATES, SAMPLE, facts_of
+from superbloom.predict.predictor import Predictor
+from superbloom.predict.query import Query
 from tests.support.serving import sure
 
 NAMES, TAGS, WORDS = 3000, 400, 1200
@@ -231,7 +232,7 @@ def test_who_is_alone_in_an_answer_has_no_kth():
 
 
 def test_all_names_of_a_catalogue_may_be_asked_for(monkeypatch):
-    monkeypatch.setattr("superbloom.predict.MOST_REASONS", TAGS)
+    monkeypatch.setattr("superbloom.predict.predictor.MOST_REASONS", TAGS)
     asked = predictor(kind="targets")
     (certificate,) = check(asked, asked.query(["name 3"], k=TAGS, explain=True))
     assert certificate.bound is None
@@ -282,14 +283,14 @@ def test_facts_of_a_name():
 
 def test_what_cannot_be_explained_is_told(monkeypatch):
     asked = predictor()
-    monkeypatch.setattr("superbloom.predict.CHUNK", 2)
-    monkeypatch.setattr("superbloom.predict.FEWEST", 6)
+    monkeypatch.setattr("superbloom.predict.predictor.CHUNK", 2)
+    monkeypatch.setattr("superbloom.predict.predictor.FEWEST", 6)
     assert asked.query(["name 3", "name 5", MASK, MASK], explain=True).rows == 6
     with pytest.raises(
         InputError, match="2 masks and 3 elements to explain given; that takes 8 distributions, up to 6"
     ):
         asked.query(["name 3", "name 4", "name 5", MASK, MASK], explain=True)
-    monkeypatch.setattr("superbloom.predict.MOST_REASONS", 20)
+    monkeypatch.setattr("superbloom.predict.predictor.MOST_REASONS", 20)
     assert asked.query(["name 3", MASK, MASK], 10, explain=True).k == 10
     with pytest.raises(InputError, match="k=11 for 2 masks given; up to 20 answers in all are explained"):
         asked.query(["name 3", MASK, MASK], 11, explain=True)

@@ -6,10 +6,11 @@ import torch
 
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, evaluate, ranks, recall
-from superbloom.hashing import BloomHash
-from superbloom.predict import Predictor
-from superbloom.search import exhaustive
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import evaluate, ranks, recall
+from superbloom.hashing.bloom import BloomHash
+from superbloom.predict.predictor import Predictor
+from superbloom.search.certified import exhaustive
 from superbloom.special import Special
 
 

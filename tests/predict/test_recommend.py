@@ -10,7 +10,7 @@ import pytest
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.recommend import frame
+from superbloom.predict.recommend import frame
 from tests.support.launch import command as superbloom
 
 NEXT = {"mask_as": "next", "alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "seq_len": 8, "dropout": 0.0}

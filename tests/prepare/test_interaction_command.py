@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from tests.support import launch
 from tests.support.logs import TEXTS
 

@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom.cli import main
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.text import Kind
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.text import documents, prepare_text
 from superbloom.prepare.text.documents import Form, pieces
 from superbloom.prepare.text.wordpieces import read_word_pieces, train_word_pieces
-from superbloom.vocab import Kind, Vocab
 from tests.support import launch
 from tests.support.cases import CASES
 from tests.support.real_data import real_data

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.prepare import wikipedia
 from superbloom.prepare.wikipedia import parts, prepare_wikipedia

@@ -394,7 +394,7 @@ def test_a_folder_of_other_things_is_left_alone(corpus_folder, tmp_path):
 
 
 def test_models_that_do_not_fit_are_left_out(corpus_folder, tmp_path, monkeypatch, small):
-    monkeypatch.setattr("superbloom.memory.machine_memory", lambda: 1_000_000)
+    monkeypatch.setattr("superbloom.training.limits.machine_memory", lambda: 1_000_000)
     said = []
     found = reproduce(
         corpus_folder, tmp_path / "report", only=["table2"], budget="0.01m", quiet=True, notice=said.append

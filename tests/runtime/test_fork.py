@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import Client, Corpus, InputError, Superbloom, store
+from superbloom import Client, Corpus, InputError, Superbloom, api
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import UnknownNameError
-from superbloom.predict import Predictor
-from superbloom.vocab import Vocab
+from superbloom.predict.predictor import Predictor
+from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.launch import python
 
@@ -71,7 +72,8 @@ def parent(code: str, *arguments: object, **options: object) -> str:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_a_forked_child_answers_as_its_parent(folder, precision):
     code = """
-from superbloom import Predictor, store
+from superbloom import Predictor
+from superbloom import store
 predictor = Predictor(store.load(sys.argv[1]).model, precision=sys.argv[2])
 context = ["name 7", "name 11"]
 expected = [found.name for found in predictor.predict(context)[0]]
@@ -103,7 +105,7 @@ print(child_says(lambda: Superbloom(**options).fit(corpus, steps=2, quiet=True).
 def test_a_child_reads_text_that_another_thread_was_reading_at_the_fork(tmp_path):
     store.save(serving.sure(serving.text_vocab(), alpha=2, seq_len=16), tmp_path / "text", training={}, metrics={})
     code = """
-from superbloom.text import Segmenter
+from superbloom.corpus import Segmenter
 model = Superbloom.from_pretrained(sys.argv[1])
 def answers():
     return [found.name for found in model.predict("davis plays [MASK]")[0]]
@@ -237,7 +239,7 @@ def test_a_reference_carries_what_a_subclass_adds_and_how_it_was_loaded(folder, 
     model.label = "mine"
     data = pickle.dumps(model)
     copied = []
-    monkeypatch.setattr(store, "load", lambda *given, **how: copied.append(how["copy"]) or original(*given, **how))
+    monkeypatch.setattr(api, "load", lambda *given, **how: copied.append(how["copy"]) or original(*given, **how))
     again = pickle.loads(data)
     assert (type(again), again.label, copied) == (Named, "mine", [True])
 
@@ -245,7 +247,7 @@ def test_a_reference_carries_what_a_subclass_adds_and_how_it_was_loaded(folder, 
 def test_a_process_opens_a_folder_once_for_all_references(loaded, monkeypatch):
     data = pickle.dumps(loaded)
     first = pickle.loads(data)
-    monkeypatch.setattr(store, "load", None)  # it would fail
+    monkeypatch.setattr(api, "load", None)  # it would fail
     second = pickle.loads(data)
     assert second.model is first.model
     second.extend(["name 7b"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import threads
+from superbloom.runtime import threads
 from tests.support import launch
 
 CPU = Path("/sys/fs/cgroup/cpu")
@@ -121,7 +121,7 @@ def test_a_real_quota_is_found():
         (mine / "cpu.cfs_quota_us").write_text("100000")
         code = (
             f"import os; open({str(mine / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
-            "from superbloom import threads; print(threads.available_cores())"
+            "from superbloom.runtime import threads; print(threads.available_cores())"
         )
         assert launch.python(code).stdout.strip() == "1"
     finally:

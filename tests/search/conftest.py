@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from superbloom.hashing import BloomHash
+from superbloom.hashing.bloom import BloomHash
 
 
 @pytest.fixture(scope="module")

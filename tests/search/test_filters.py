@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from superbloom.errors import InputError
-from superbloom.hashing import BloomHash
-from superbloom.search import exhaustive, top_k
+from superbloom.hashing.bloom import BloomHash
+from superbloom.search.certified import exhaustive, top_k
 
 NUM_IDS = 20_000
 # Ranked directly, which is cheaper for so few ids, and by opening buckets until the answer is certified.

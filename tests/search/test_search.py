@@ -13,10 +13,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from superbloom.hashing import BloomHash, max_alpha
+from superbloom.hashing.bloom import BloomHash
+from superbloom.hashing.construct import max_alpha
 from superbloom.ranking import BLOCK, Largest
-from superbloom.scoring import Bonus
-from superbloom.search import MOST, _Search, exhaustive, top_k
+from superbloom.search.certified import MOST, _Search, exhaustive, top_k
+from superbloom.search.scoring import Bonus
 from tests.support.cases import CASES
 
 

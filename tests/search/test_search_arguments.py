@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from superbloom.errors import InputError
-from superbloom.hashing import BloomHash
-from superbloom.scoring import Bonus
-from superbloom.search import exhaustive, top_k
+from superbloom.hashing.bloom import BloomHash
+from superbloom.search.certified import exhaustive, top_k
+from superbloom.search.scoring import Bonus
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from superbloom.config.serving import Settings
 from superbloom.errors import InputError
 from superbloom.serve import guard
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import RefusedError
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.asking import ONE, asking, raw
 
@@ -153,10 +153,10 @@ def test_pages_of_other_sites_may_not_ask_unless_told(names):
         ({"cors": ("https://*.example.org",)}, "an origin like"),
         ({"cors": ("example.org",)}, "an origin like"),
         ({"cors": ("https://example.org/page",)}, "an origin like"),
-        ({"max_k": 0}, "max_k=0 given; a number above 0 is allowed"),
-        ({"seconds": float("nan")}, "seconds=nan given"),
-        ({"seconds": float("inf")}, "seconds=inf given"),
-        ({"queue": -1}, "queue=-1 given"),
+        ({"max_k": 0}, "max_k=0: 1 or more is allowed"),
+        ({"seconds": float("nan")}, "seconds=nan: more than 0 is allowed"),
+        ({"seconds": float("inf")}, "seconds=inf: more than 0 is allowed"),
+        ({"queue": -1}, "queue=-1: 1 or more is allowed"),
     ],
 )
 def test_settings_that_are_not_safe_are_refused(settings, line):

@@ -13,11 +13,11 @@ from urllib.parse import quote
 import pytest
 
 from superbloom import MASK
-from superbloom.explain import facts_of
-from superbloom.predict import Predictor
+from superbloom.config.serving import Settings
+from superbloom.predict.explain import facts_of
+from superbloom.predict.predictor import Predictor
 from superbloom.serve.app import make_app
 from superbloom.serve.service import Served
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.asking import ONE, TWO, asking, get, post, same, until
 from tests.support.serving import changes, live, mixed

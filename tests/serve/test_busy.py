@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from superbloom.config.serving import Settings
 from superbloom.serve import app as app_module
 from superbloom.serve import service as service_module
 from superbloom.serve.app import make_app
 from superbloom.serve.gather import BusyError
 from superbloom.serve.service import Served
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.asking import JSON, ONE, Gate, asking, gauges, get, post, same, until
 from tests.support.serving import live

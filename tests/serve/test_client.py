@@ -16,10 +16,10 @@ import pytest
 
 from superbloom import MASK, Client, client
 from superbloom.answers import Prediction
+from superbloom.config.serving import Settings
 from superbloom.errors import InputError
-from superbloom.explain import facts_of
+from superbloom.predict.explain import facts_of
 from superbloom.serve.app import make_app
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.serving import live
 
@@ -254,7 +254,7 @@ import sys
 before = set(sys.modules)
 from superbloom import MASK, Client
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
-import superbloom.ask
+import superbloom.commands.ask
 print(sorted(loaded - set(sys.stdlib_module_names)), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

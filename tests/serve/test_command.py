@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from superbloom import store
 from superbloom.cli import app
+from superbloom.store import model_folder as store
 from tests.support import launch, serving
 from tests.support.servers import ONE, request, save, serve, until
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_served_is_told_in_one_line(model, tmp_path):
                 ((model, "--host", "a..b", "--api-key", "x" * 16), "cannot listen on a..b:8000"),
                 ((model, "--api-key", ""), "the API key is empty"),
                 ((model, "--cors", "*"), "--cors * given; an origin like https://example.org is allowed"),
-                ((model, "--seconds", "0"), "seconds=0.0 given; a number above 0 is allowed"),
+                ((model, "--seconds", "0"), "seconds=0.0: more than 0 is allowed"),
                 ((model, "--report", tmp_path), "has no metrics.json; give a folder that `superbloom evaluate --out`"),
             ]
         ):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from superbloom.serve import command
-from superbloom.serve.command import _Server
+from superbloom.serve import server as command
 from superbloom.serve.connection import Connection
+from superbloom.serve.server import _Server
 from tests.support.servers import ANSWERS, CLOCK, LOOKS, MANY, Server, serve, until
 
 pytestmark = pytest.mark.system

@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from superbloom.predict import Predictor, Query
+from superbloom.predict.predictor import Predictor
+from superbloom.predict.query import Query
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import SECURITY
 from tests.support import serving

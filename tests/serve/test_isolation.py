@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from superbloom import store
 from superbloom.serve import guard
+from superbloom.store import model_folder as store
 from tests.support.servers import ONE, PICKLED, memory, no_pickle, request, serve, until
 
 pytestmark = pytest.mark.system

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from superbloom.serve.command import _Server
+from superbloom.serve.server import _Server
 from superbloom.serve.service import Models
 from tests.support import serving
 from tests.support.servers import HOLD, MANY, ONE, free_port, held, in_flight, refused, request, serve, until
@@ -205,13 +205,13 @@ class Slow(MetaPathFinder):
     """Imports of the server take long; the file says that one has begun."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        if name == "superbloom.serve.command":
+        if name == "superbloom.serve.server":
             Path(HOLD).touch()
             time.sleep(60)
 
 
 def starting() -> None:
-    del sys.modules["superbloom.serve.command"]
+    del sys.modules["superbloom.serve.server"]
     sys.meta_path.insert(0, Slow())
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from superbloom.config.serving import Settings
 from superbloom.serve import guard
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import RefusedError
 from superbloom.serve.service import Service
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.asking import JSON, LIMITED, MISSPELT, ONE, TWO, asking, raw
 

@@ -4,10 +4,10 @@ import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+from superbloom.config.serving import Settings
 from superbloom.errors import InputError
 from superbloom.serve.app import make_app
 from superbloom.serve.service import Served
-from superbloom.serve.settings import Settings
 from tests.support import serving
 from tests.support.asking import ONE, asking, get, post, until
 from tests.support.serving import live

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from superbloom.predict import Predictor
+from superbloom.corpus.vocab import spellings
+from superbloom.predict.predictor import Predictor
 from superbloom.serve import app as app_module
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import RefusedError
-from superbloom.vocab import spellings
 from tests.support import serving
 from tests.support.cases import CASES
 from tests.support.serving import live

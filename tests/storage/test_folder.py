@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import folder as folder_module
-from superbloom import store
 from superbloom.api import Superbloom
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.folder import (
+from superbloom.storage import folder as folder_module
+from superbloom.storage.folder import (
     MAX_MANIFEST_BYTES,
     check_replaceable,
     leads_out,
@@ -21,7 +20,8 @@ from superbloom.folder import (
     only_writer,
     write_atomically,
 )
-from superbloom.processes import locked
+from superbloom.storage.locks import locked
+from superbloom.store import model_folder as store
 from tests.support.saved import CONTENT, NEW, OLD, beside, contents
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import folder as folder_module
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
+from superbloom.storage import folder as folder_module
 from tests.support.saved import NEW, OLD, beside, printed, run
 
 

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import corpus as corpus_module
-from superbloom import folder as folder_module
-from superbloom import store
 from superbloom.api import Superbloom
-from superbloom.corpus import Corpus
+from superbloom.corpus import corpus as corpus_module
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.folder import (
-    check_replaceable,
-    read_folder,
-)
+from superbloom.storage import folder as folder_module
+from superbloom.storage.folder import check_replaceable, read_folder
+from superbloom.store import model_folder as store
 from tests.support import launch
 from tests.support.saved import NEW, OLD
 

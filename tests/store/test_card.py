@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom import Corpus, Superbloom
-from superbloom.card import BEGIN, END, FRONT, YOURS, card, escaped, quoted
-from superbloom.evaluate import evaluate
-from superbloom.growth import extend
-from superbloom.vocab import Vocab
+from superbloom.corpus.vocab import Vocab
+from superbloom.evaluate.recall import evaluate
+from superbloom.model.extend import extend
+from superbloom.store.card import BEGIN, END, FRONT, YOURS, card, escaped, quoted
 
 HOSTILE = [
     "pipe | and `tick` and ``` fence",

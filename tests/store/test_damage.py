@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from superbloom.folder import MANIFESTS
+from superbloom.storage.folder import MANIFESTS
 from tests.support.folders import FILES
 from tests.support.probe import NO_CHECKSUMS, NO_VALIDATION, WATCHED, Change, probe
 from tests.support.traced import untraced

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from superbloom import cli
-from superbloom import folder as folder_module
 from superbloom.api import Superbloom
 from superbloom.errors import InputError
-from superbloom.folder import MANIFESTS
+from superbloom.storage import folder as folder_module
+from superbloom.storage.folder import MANIFESTS
 from tests.support.edits import Edit, columns_edit, manifest_edit, nested, replaced, resealed, set_model, tensors_edit
 from tests.support.folders import PLAIN, Outcome
 from tests.support.hostile import HARMLESS, HOSTILE
@@ -86,8 +86,8 @@ def test_a_hostile_folder_does_no_harm(good, tmp_path, every, check):
 
 
 # Parts of the code that keep one kind of hostile folder out, and which those are.
-NO_NAMES = ("superbloom.folder:read_folder", "if name not in FILES[kind] + OPTIONAL[kind]:", "if False:")
-NO_LINKS = ("superbloom.folder:_check_place", "if leads_out(file):", "if False:")
+NO_NAMES = ("superbloom.storage.folder:read_folder", "if name not in FILES[kind] + OPTIONAL[kind]:", "if False:")
+NO_LINKS = ("superbloom.storage.folder:_check_place", "if leads_out(file):", "if False:")
 KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
     "names of files are not looked at": (
         [NO_NAMES, NO_LINKS],
@@ -98,7 +98,7 @@ KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
         ["config.json is a link to a file elsewhere", "config.json is a link to a link elsewhere"],
     ),
     "ids in hash tables are not compared": (
-        [("superbloom.hashing:BloomHash.verify", "if not sound:", "if False:")],
+        [("superbloom.hashing.bloom:BloomHash.verify", "if not sound:", "if False:")],
         ["hashes: bucket far too large", "hashes: id negative", "hashes: start too large"],
     ),
     "Arrow tables are not validated": (
@@ -106,7 +106,7 @@ KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
         ["vocab.arrow: names with an offset below zero", "vocab.arrow: names with offsets out of order"],
     ),
     "sizes are not bounded": (
-        [("superbloom.folder:read_json", "> MAX_VALUES", "< 0")],
+        [("superbloom.storage.folder:read_json", "> MAX_VALUES", "< 0")],
         ["metrics b'{\"a\":[[]'"],
     ),
 }

@@ -11,7 +11,9 @@ import json, pickle, sys
 from pathlib import Path
 import huggingface_hub, lightning, rapidfuzz.process, torch, torch.utils.tensorboard
 from starlette.testclient import TestClient
-from superbloom import MASK, Corpus, Superbloom, checkpoints, store
+from superbloom import MASK, Corpus, Superbloom
+from superbloom.store import model_folder as store
+from superbloom.training import checkpoints
 from superbloom.predict import Predictor
 from superbloom.serve.app import make_app
 

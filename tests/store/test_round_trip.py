@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from superbloom.api import Superbloom
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.special import MASK
-from superbloom.vocab import Vocab
 from tests.support import launch
 from tests.support.folders import PLAIN, TWO, fitted
 

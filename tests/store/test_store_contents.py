@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from superbloom import folder as folder_module
-from superbloom.config import ModelConfig
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
-from superbloom.model import Model
-from superbloom.prior import Prior
-from superbloom.store import EARLIER, MAX_CARD_BYTES, _write, load, save
-from superbloom.vocab import Vocab
+from superbloom.model.model import Model
+from superbloom.model.prior import Prior
+from superbloom.storage import folder as folder_module
+from superbloom.store.model_folder import EARLIER, MAX_CARD_BYTES, _write, load, save
 
 NAMES = Vocab.from_counts({f"name {i}": 90 - i for i in range(30)})
 TARGETS = Vocab.from_counts({f"target {i}": 90 - i for i in range(14)})

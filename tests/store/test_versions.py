@@ -7,7 +7,7 @@ import pytest
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.folder import MANIFESTS, _digest
+from superbloom.storage.folder import MANIFESTS, _digest
 
 FIRST = Path(__file__).parents[1] / "fixtures" / "first-release"
 # What the first release answered to Oslo, Bergen, [MASK] with this model.

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from superbloom.predict import Predictor, Query
+from superbloom.config.serving import Settings
+from superbloom.predict.predictor import Predictor
+from superbloom.predict.query import Query
 from superbloom.serve.app import make_app
-from superbloom.serve.settings import Settings
 from tests.support import serving
 
 ONE, TWO, MISSPELT = "ring 1 name 2", "ring 3 name 4", "ring 1 name 22"

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from superbloom.batches import Batch
-from superbloom.corpus import Corpus, split_of
-from superbloom.vocab import Vocab
+from superbloom.corpus.corpus import Corpus, split_of
+from superbloom.corpus.vocab import Vocab
+from superbloom.training.batches import Batch
 
 WORDS = [
     "miles davis",

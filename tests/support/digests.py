@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from superbloom.hashing import BloomHash
+from superbloom.hashing.bloom import BloomHash
 
 
 def assert_sound(bloom: BloomHash) -> None:

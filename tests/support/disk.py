@@ -29,7 +29,8 @@ from pathlib import Path
 import pyarrow.csv
 import pyarrow.parquet
 
-from superbloom import Corpus, Superbloom, store
+from superbloom import Corpus, Superbloom
+from superbloom.store import model_folder as store
 from tests.support import launch
 from tests.support.corpora import rings
 from tests.support.launch import OUTPUT, start

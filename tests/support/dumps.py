@@ -20,7 +20,7 @@ import pyarrow as pa
 import typer
 
 from superbloom import cli
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from superbloom.prepare.wikipedia import bzip2, dump
 from tests.support import launch
 

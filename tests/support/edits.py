@@ -16,10 +16,10 @@ import pyarrow as pa
 import torch
 from safetensors.torch import load_file, save_file
 
-from superbloom import folder as folder_module
-from superbloom.arrow import write_arrow
-from superbloom.folder import MANIFESTS
-from superbloom.hashing import BloomHash
+from superbloom.hashing.bloom import BloomHash
+from superbloom.storage import folder as folder_module
+from superbloom.storage.arrow import write_arrow
+from superbloom.storage.folder import MANIFESTS
 from tests.support.folders import TEXTS, TWO
 
 Edit = Callable[[Path], None]

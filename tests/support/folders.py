@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from superbloom.api import Superbloom
-from superbloom.corpus import Corpus
-from superbloom.vocab import Vocab
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.vocab import Vocab
 
 Outcome = dict[str, Any]
 ROWS = [[f"name {number % 13}", f"name {number % 7}", f"näme {number % 5}"] for number in range(80)]

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from superbloom import folder as folder_module
-from superbloom.folder import MANIFESTS
+from superbloom.storage import folder as folder_module
+from superbloom.storage.folder import MANIFESTS
 from tests.support.edits import (
     TEXT,
     Edit,
@@ -371,7 +371,10 @@ HOSTILE: list[tuple[str, str, Edit, str]] = [
             ("kinds of text", columns_edit("model", "vocab.arrow", kind=pa.array(["x"] * 8))),
             ("no normalisation", resealed("model", partial(described, what={}))),
             *(
-                (f"normalisation {told!r:.10}", resealed("model", partial(described, what={"superbloom.text": told})))
+                (
+                    f"normalisation {told!r:.10}",
+                    resealed("model", partial(described, what={"superbloom.text": told})),
+                )
                 for told in (b"\xff\x1b", b"", b"CASED", b"x" * 10**5)
             ),
             ("bigrams of three", text_names("a b c")),

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from superbloom import Corpus, train
-from superbloom.checkpoints import checkpoints
-from superbloom.logs import LOG
+from superbloom import Corpus
+from superbloom.training import fit as train
+from superbloom.training.checkpoints import checkpoints
+from superbloom.training.logs import LOG
 from tests.support.launch import finish, start
 
 

@@ -15,9 +15,9 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
 from superbloom import Superbloom
+from superbloom.config.serving import Settings
 from superbloom.serve.app import make_app
 from superbloom.serve.service import Served
-from superbloom.serve.settings import Settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -6,15 +6,15 @@ from importlib import import_module
 
 COMMANDS = (
     "cli",
-    "run",
-    "train",
+    "commands.run",
+    "training.fit",
     "predict",
-    "recommend",
-    "report",
-    "plan",
-    "demo",
-    "growth",
-    "card",
+    "predict.recommend",
+    "evaluate.tables",
+    "commands.plan",
+    "commands.demo",
+    "model.extend",
+    "store.card",
     "client",
     "evaluate",
 )
@@ -23,18 +23,18 @@ COMMANDS += (
     "prepare.interactions",
     "prepare.text",
     "prepare.wikipedia",
-    "serve.command",
+    "serve.server",
     "serve.app",
 )
 COMMANDS += (
     "reproduce.command",
     "reproduce.lab",
     "reproduce.plots",
-    "yardsticks",
-    "calibrate",
-    "start",
-    "coherent",
-    "explain",
+    "evaluate.yardsticks",
+    "training.calibrate",
+    "training.initialise",
+    "hashing.coherent",
+    "predict.explain",
 )
 # Libraries that commands import only when they need them.
 LIBRARIES = ("torch.utils.tensorboard", "rich.live", "rich.table", "matplotlib.figure", "PIL.PngImagePlugin", "duckdb")

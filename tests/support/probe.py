@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from superbloom import folder as folder_module
+from superbloom.storage import folder as folder_module
 from tests.support import launch
 from tests.support.folders import Outcome
 
@@ -105,7 +105,7 @@ def opened(number, kind, folder, verify):
 
 warm, jobs, together = json.load(sys.stdin)
 if any(kind == "command" for kind, *_ in jobs):
-    import superbloom.reproduce.command, superbloom.serve.command, superbloom.train, torch.utils.tensorboard
+    import superbloom.reproduce.command, superbloom.serve.server, superbloom.training.fit, torch.utils.tensorboard
     from superbloom import cli
 for folder in warm:
     globals()["model" if "model" in os.path.basename(folder) else "corpus"](folder, True)
@@ -196,6 +196,6 @@ def outside_of(trace: Path, folders: list[Path]) -> list[list[str]]:
     return found
 
 
-NO_CHECKSUMS = ("superbloom.folder:_check_file", "sha256(file) != expected", "False")
-NO_VALIDATION = ("superbloom.arrow:read_arrow", "table.validate(full=True)", "pass")
-NO_IDS = ("superbloom.vocab:Vocab.open", "by_name.view(np.uint32).max() >= len(vocab)", "False and")
+NO_CHECKSUMS = ("superbloom.storage.folder:_check_file", "sha256(file) != expected", "False")
+NO_VALIDATION = ("superbloom.storage.arrow:read_arrow", "table.validate(full=True)", "pass")
+NO_IDS = ("superbloom.corpus.vocab:Vocab.open", "by_name.view(np.uint32).max() >= len(vocab)", "False and")

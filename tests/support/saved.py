@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from tests.support import launch
 
 OLD = Corpus.from_sequences([["Oslo", "Bergen"], ["Oslo", "Narvik"]] * 50)

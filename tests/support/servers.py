@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from superbloom import store
-from superbloom.predict import Predictor
+from superbloom.predict.predictor import Predictor
+from superbloom.store import model_folder as store
 from tests.support import launch, serving
 
 ONE = "ring 1 name 2"

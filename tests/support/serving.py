@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from superbloom import predict
 from superbloom.answers import Found
-from superbloom.config import ModelConfig
-from superbloom.model import Model
-from superbloom.predict import Predictor, Query
-from superbloom.prior import Prior
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.vocab import Vocab
+from superbloom.model.model import Model
+from superbloom.model.prior import Prior
+from superbloom.predict import predictor as predict
+from superbloom.predict.predictor import Predictor
+from superbloom.predict.query import Query
 from superbloom.special import MASK, Special
-from superbloom.vocab import Vocab
 
 ODD = [
     "a/b",

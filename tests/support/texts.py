@@ -7,7 +7,7 @@ from tokenizers import PreTokenizedString
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from superbloom.text import MAX_WORD
+from superbloom.corpus.text import MAX_WORD
 
 CLOSING = "\"')]}’”»›」』）】》〉"
 

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pyarrow as pa
 
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from superbloom.prepare.wikipedia import Report, prepare_wikipedia
 from superbloom.prepare.wikipedia.parts import Rules, parse_page, split_pages
 from superbloom.prepare.wikipedia.wikitext import Site, Titles, find_targets, strip_unparsed

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from superbloom import run, train
-from superbloom.checkpoints import AtomicCheckpoints, checkpoints, newest_whole, step_of
+from superbloom.commands import run
 from superbloom.errors import InputError
-from superbloom.logs import LOG
+from superbloom.training import fit as train
+from superbloom.training.checkpoints import AtomicCheckpoints, checkpoints, newest_whole, step_of
+from superbloom.training.logs import LOG
 from tests.support.kills import kill_and_resume
 from tests.support.launch import OUTPUT, finish, start, start_together
 

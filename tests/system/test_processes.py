@@ -11,15 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from superbloom.checkpoints import checkpoints, step_of
-from superbloom.config import ModelConfig, TrainConfig
-from superbloom.corpus import Corpus
+from superbloom.config.model import ModelConfig
+from superbloom.config.training import TrainConfig
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.logs import LOG
-from superbloom.model import Model
-from superbloom.processes import main_process, placement
-from superbloom.train import Training
-from superbloom.watch import Watch
+from superbloom.model.model import Model
+from superbloom.runtime.ranks import main_process
+from superbloom.training.callback import Watch
+from superbloom.training.checkpoints import checkpoints, step_of
+from superbloom.training.distributed import placement
+from superbloom.training.fit import Training
+from superbloom.training.logs import LOG
 from tests.support.kills import begin_the_batches_again
 from tests.support.launch import finish, start, start_together
 

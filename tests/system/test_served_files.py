@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from superbloom import Superbloom, mapped, store
+from superbloom import Superbloom
 from superbloom.errors import InputError
-from superbloom.mapped import Mapped
-from superbloom.predict import Predictor
+from superbloom.predict.predictor import Predictor
 from superbloom.serve.guard import RefusedError
 from superbloom.serve.service import Served
+from superbloom.storage import mapped
+from superbloom.storage.mapped import Mapped
+from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.servers import ONE, Server, request, save, serve, until
 

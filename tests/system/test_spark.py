@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from superbloom import Superbloom, store
+from superbloom import Superbloom
 from superbloom.errors import InputError
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
+from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.logs import LOG, described, lines, reference, table
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from superbloom import Corpus, Superbloom, folder, processes, store
+from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.reproduce.lab import Lab
+from superbloom.runtime import ranks as processes
+from superbloom.storage import folder
+from superbloom.store import model_folder as store
 from tests.support import disk, launch
 
 pytestmark = pytest.mark.system

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from superbloom.batches import Batches
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.special import Special
-from superbloom.train import _Stream
+from superbloom.training.batches import Batches
+from superbloom.training.fit import _Stream
 from tests.support.corpora import digest
 
 

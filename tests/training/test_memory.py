@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from superbloom.config import ModelConfig
-from superbloom.corpus import Corpus
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.memory import check_memory, machine_memory, num_parameters
+from superbloom.training.limits import check_memory, machine_memory, num_parameters
 from tests.support.launch import OUTPUT, start
 
 
@@ -21,7 +21,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made():
 
 def test_the_container_counts_too(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("superbloom.memory.CGROUP", limit)
+    monkeypatch.setattr("superbloom.training.limits.CGROUP", limit)
     whole = machine_memory()
     assert whole > 2**28
     limit.write_text("max\n")

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from superbloom import Corpus, Superbloom
-from superbloom.batches import Batches
-from superbloom.config import ModelConfig
+from superbloom.config.model import ModelConfig
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, evaluate
-from superbloom.model import Model
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import evaluate
+from superbloom.model.model import Model
 from superbloom.special import Special
+from superbloom.training.batches import Batches
 
 NEXT = {"mask_as": "next", "alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64, "seq_len": 8, "dropout": 0.0}
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from superbloom.optimizer import RowAdam, clip
+from superbloom.training.optimizer import RowAdam, clip
 
 
 def lookups(sparse: bool, steps: list[list[int]], make) -> tuple[torch.Tensor, torch.optim.Optimizer]:

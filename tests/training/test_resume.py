@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from superbloom import Corpus, Superbloom, run, train
-from superbloom.checkpoints import checkpoints, newest_whole, step_of
+from superbloom import Corpus, Superbloom
+from superbloom.commands import run
 from superbloom.errors import InputError
-from superbloom.logs import LOG
-from superbloom.processes import alone_in
+from superbloom.training import fit as train
+from superbloom.training.checkpoints import checkpoints, newest_whole, step_of
+from superbloom.training.distributed import lock_run
+from superbloom.training.logs import LOG
 from tests.support.kills import COMMAND, begin_the_batches_again, figures, same
 from tests.support.launch import OUTPUT, start
 
@@ -249,7 +251,7 @@ def test_a_finished_run_does_no_more_steps(ring_corpus, tmp_path, capsys):
 
 
 def test_two_trainings_do_not_share_a_run(ring_corpus, tmp_path):
-    with alone_in(tmp_path / "model.run"):
+    with lock_run(tmp_path / "model.run"):
         ring_corpus.save(tmp_path / "corpus")
         process = start(tmp_path, *COMMAND)
         process.join(timeout=60)

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig
-from superbloom.corpus import SPLITS
-from superbloom.hashing import BloomHash
-from superbloom.model import Model
-from superbloom.start import factors, spread_over_tokens, start_from_cooccurrence, start_from_frequencies
-from superbloom.yardsticks import similarity
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.cooccurrence import factors, similarity
+from superbloom.corpus.corpus import SPLITS
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.model import Model
+from superbloom.training.initialise import spread_over_tokens, start_from_cooccurrence, start_from_frequencies
 
 STILL = {"steps": 1, "learning_rate": 1e-12, "quiet": True}  # a step that moves nothing
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
@@ -116,7 +116,7 @@ def test_tokens_without_a_counted_id_keep_their_noise():
     """Names of one test row occur nowhere else: buckets of their own stay as they were drawn."""
     rows = [[f"name {(row + i) % 12}" for i in range(4)] for row in range(60)]
     keys = [str(row) for row in range(60)]
-    from superbloom.corpus import split_of
+    from superbloom.corpus.corpus import split_of
 
     held_out = next(f"page {i}" for i in range(100) if split_of([f"page {i}"])[0] == SPLITS["test"])
     corpus = Corpus.from_sequences([*rows, ["new 1", "new 2"]], [*keys, held_out])

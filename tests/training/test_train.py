@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import TrainConfig
+from superbloom.config.training import TrainConfig
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, evaluate, ranks
-from superbloom.model import Model, dropout
-from superbloom.predict import Predictor
-from superbloom.prior import Prior
-from superbloom.train import fit
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import evaluate, ranks
+from superbloom.model.model import Model
+from superbloom.model.network import dropout
+from superbloom.model.prior import Prior
+from superbloom.predict.predictor import Predictor
+from superbloom.training.fit import fit
 
 pytestmark = pytest.mark.system
 
@@ -244,7 +246,7 @@ def test_a_model_of_other_names_is_refused(ring_corpus):
 
 
 def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
-    from superbloom import evaluate as module
+    from superbloom.evaluate import recall as module
 
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=10, **FAST)
     held_out = module.HeldOut.of(ring_corpus, "test", 32)

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from superbloom import Corpus, Superbloom
-from superbloom.corpus import split_of
+from superbloom.corpus.corpus import split_of
+from superbloom.corpus.vocab import Vocab
 from superbloom.serve import app as app_module
 from superbloom.serve.app import PAGE
-from superbloom.vocab import Vocab
 from tests.support.corpora import rings
 from tests.support.page import CHROMIUM, FAST, HOSTILE, REPORT, SMALL, Visitor, serving
 

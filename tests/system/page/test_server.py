@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Route, expect
 
-from superbloom.serve.settings import Settings
+from superbloom.config.serving import Settings
 from tests.support.page import CHROMIUM, ONE, answers, keep, serving
 
 pytestmark = [
