@@ -742,7 +742,7 @@ def _finish_prepare(corpus: Any, out: Path, json_: bool) -> None:
     else:
         _print_rows([(f"{value:,}", f"events {reason}: left out") for reason, value in dropped.items()])
         _print_rows([(f"{value:,}", name) for name, value in counts.items()])
-        _next_after_prepare(out, "--preset sequence " if corpus.cuts else "")
+        _next_after_prepare(out, "--preset sequence " if corpus.is_ordered else "")
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:

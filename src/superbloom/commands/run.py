@@ -86,7 +86,7 @@ def train(
         "run": str(run),
         "parameters": superbloom.model.network.num_parameters(),
         **{name: superbloom.training[name] for name in ("steps", "taken", "seconds", "interrupted")},
-        "learnt from": "text" if corpus.vocab.kinds is not None else "interactions" if corpus.cuts else "sequences",
+        "learnt from": "text" if corpus.vocab.is_text else "interactions" if corpus.is_ordered else "sequences",
         "history": superbloom.metrics["history"],
     }
     return result

@@ -188,6 +188,11 @@ class Corpus:
         return corpus
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether rows are in the order of time, and cut into training, validation and test."""
+        return bool(self.cuts)
+
+    @property
     def num_ids(self) -> int:
         return len(self.vocab)
 
@@ -202,7 +207,7 @@ class Corpus:
 
     def rows(self, split: str) -> np.ndarray:
         """The rows of a split that can be used: something to hold out and something to see."""
-        if self.cuts and split in self.cuts:
+        if self.is_ordered and split in self.cuts:
             here = self.cuts[split]
             beyond = self.cuts["test"] if split == "valid" else np.diff(self.offsets)
             return np.flatnonzero((here >= 1) & (here < beyond))
@@ -211,7 +216,7 @@ class Corpus:
     def id_counts(self, split: str, inputs: bool = False) -> np.ndarray:
         """How often each id is a target in a split, or with inputs, is there to be read; (ids of that vocabulary,)."""
         chosen = np.repeat(self._is_in(split), np.diff(self.offsets))
-        if self.cuts and split == "train":
+        if self.is_ordered and split == "train":
             chosen &= np.arange(len(self.ids)) < np.repeat(self.ends, np.diff(self.offsets))
         vocab = self.vocab if inputs or self.target_vocab is None else self.target_vocab
         return np.bincount((self.ids if inputs else self.targets)[chosen], minlength=len(vocab))
@@ -223,7 +228,7 @@ class Corpus:
 
     def counts(self) -> dict[str, int]:
         counts = {"names": self.num_ids, "rows": len(self), "ids": len(self.ids)}
-        if self.cuts:
+        if self.is_ordered:
             return counts | {f"{split} rows": len(self.rows(split)) for split in SPLITS}
         return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
 
@@ -242,7 +247,7 @@ class Corpus:
             column = vocab.table["name"].chunk(0)
             names.update(pc.binary_length(column).to_numpy().data)
             names.update(column.buffers()[2] or b"")
-            if vocab.kinds is not None:
+            if vocab.is_text:
                 names.update(np.ascontiguousarray(vocab.kinds).data)
         for part in (self.offsets, self.ids, self.targets, self.splits, *self.cuts.values(), *(self.sentences or ())):
             rows.update(np.ascontiguousarray(part).data)
@@ -259,7 +264,7 @@ class Corpus:
                 raise InputError(f"{path}: ids from {ids.min()} to {ids.max()}; 0 to {limit - 1} have names")
         if self.splits.min() < 0 or self.splits.max() >= len(SPLITS):
             raise InputError(f"{path}: split codes are {SPLITS}; found {self.splits.min()} to {self.splits.max()}")
-        if self.cuts:
+        if self.is_ordered:
             positions = [np.zeros(len(self), dtype=np.int64), *self.cuts.values(), np.diff(self.offsets)]
             if any((after < before).any() for before, after in pairwise(positions)):
                 raise InputError(f"{path}: 0 <= valid_from <= test_from <= length has to hold in every row")

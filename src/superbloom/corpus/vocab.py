@@ -57,6 +57,11 @@ class Vocab:
         told = (table.schema.metadata or {}).get(TEXT_KEY)
         self.normalisation: str | None = None if told is None else told.decode(errors="replace")
 
+    @property
+    def is_text(self) -> bool:
+        """Whether entries are word pieces, words and bigrams, so that text can be read."""
+        return self.kinds is not None
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles carry the table; what is computed from it is made again."""
         return type(self), (self.table,)

@@ -46,13 +46,13 @@ class HeldOut:
         if not 0 <= seed < 2**63:
             raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
         rows = corpus.rows(split)
-        if corpus.cuts and split in corpus.cuts:  # which stand in order of their keys
+        if corpus.is_ordered and split in corpus.cuts:  # which stand in order of their keys
             limit = min(part for part in (limit, draws, len(rows)) if part is not None)
             rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
         rows = rows[:limit]
         if not len(rows):
             raise InputError(f"the corpus has no {split} row of two or more ids; give more or longer rows")
-        if corpus.cuts and split in corpus.cuts:
+        if corpus.is_ordered and split in corpus.cuts:
             return cls._next(corpus, rows, corpus.cuts[split], seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)

@@ -95,7 +95,7 @@ class Predictor:
         ids, unread = self._text_ids(context) if isinstance(context, str) else (self._ids(context), [])
         if Special.MASK not in ids:
             ids.append(Special.MASK)
-        if self.model.vocab.kinds is not None:
+        if self.model.vocab.is_text:
             ids = [Special.CLS, *ids, Special.SEP]
         seq_len = self.model.config.seq_len
         if len(ids) > seq_len:
@@ -231,7 +231,7 @@ class Predictor:
 
     def _text_ids(self, text: str) -> tuple[list[int], list[str]]:
         """The ids of a text, and what of it cannot be read."""
-        if self.model.vocab.kinds is None:
+        if not self.model.vocab.is_text:
             raise InputError(f"the text {text!r:.80} given as context; give a list of names")
         parts = MASKS.split(text)
         if len(parts) == 1:
@@ -284,4 +284,4 @@ class Predictor:
     def name(self, id_: int) -> str:
         """The name of an id that is predicted; of text, two words with an underscore as in the paper."""
         name = self.model.target_vocab.name(id_)
-        return name if self.model.target_vocab.kinds is None else name.replace(" ", "_")
+        return name.replace(" ", "_") if self.model.target_vocab.is_text else name

@@ -72,8 +72,8 @@ class Shapes:
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.base: dict[str, Any] = dict(RECIPES["sequence"][0]) if corpus.cuts else {}
-        if corpus.vocab.kinds is not None:
+        self.base: dict[str, Any] = dict(RECIPES["sequence"][0]) if corpus.is_ordered else {}
+        if corpus.vocab.is_text:
             self.base = dict(RECIPES["text"][0])
         sizes = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
         self.most = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
@@ -97,7 +97,7 @@ class Shapes:
 def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
     """All cells of a corpus, in the order they are trained; Tables 2, 3 and 5 are repeated with other seeds."""
     shapes = Shapes(corpus)
-    found = _of_text(shapes) if corpus.vocab.kinds is not None else _of_entities(shapes)
+    found = _of_text(shapes) if corpus.vocab.is_text else _of_entities(shapes)
     repeated = [cell for cell in found if {"table2", "table3", "table5"} & {*cell.parts}]
     return found + [
         replace(cell, seed=seed, model=cell.model | {"hash_seed": seed})

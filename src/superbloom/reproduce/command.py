@@ -77,7 +77,7 @@ def reproduce(
 
 
 def _chosen(corpus: Corpus, only: Sequence[str]) -> set[str]:
-    possible = OF_TEXT if corpus.vocab.kinds is not None else OF_ENTITIES
+    possible = OF_TEXT if corpus.vocab.is_text else OF_ENTITIES
     asked = [ALIASES.get(name, name) for word in only for name in re.split(r"[,\s]+", word) if name]
     for name in asked:
         if name not in PARTS:

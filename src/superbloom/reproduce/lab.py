@@ -137,7 +137,7 @@ class Lab:
 
     def asked(self, superbloom: Superbloom) -> dict[str, Any]:
         """The ten best answers to the paper's queries, as far as their names are known, and the analogies."""
-        if self.corpus.vocab.kinds is not None:
+        if self.corpus.vocab.is_text:
             texts = {text: superbloom.predictor.predict(text, k=10) for text in paper.SENTENCES}
             return {"examples": {text: [_answers(found) for found in masks] for text, masks in texts.items()}}
         examples, analogies = {}, []
@@ -165,7 +165,7 @@ class Lab:
         """What none of the models learned: popularity and co-occurrence, and how frequent the most frequent are."""
         held_out = self.held_out(Superbloom(**Shapes(self.corpus)()).config_for(self.corpus).seq_len)
         found = {"popularity": recall(popularity(self.corpus, held_out, DEEPEST))}
-        if self.corpus.vocab.kinds is None and not self.corpus.cuts and len(self.corpus.ids) <= MOST_LINKS:
+        if not self.corpus.vocab.is_text and not self.corpus.is_ordered and len(self.corpus.ids) <= MOST_LINKS:
             similar = similarity(self.corpus)
             for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
                 found[name] = recall(cooccurrence(similar, held_out, DEEPEST, near))

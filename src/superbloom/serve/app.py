@@ -315,7 +315,7 @@ def _predict_routes(app: FastAPI, models: Models, settings: Settings) -> None:
     async def text(asked: TextRequest, request: Request) -> Response:
         """What fills in each [MASK] of a text."""
         with models.service.use() as service:
-            if service.predictor.model.vocab.kinds is None:
+            if not service.predictor.model.vocab.is_text:
                 raise RefusedError(404, "this model reads names, not text; ask /v1/predict")
             return Json(await _unless_gone(request, answer_one(asked, service, request)))
 

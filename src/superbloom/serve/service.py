@@ -99,12 +99,12 @@ class Service:
     @property
     def max_context(self) -> int:
         model = self.predictor.model
-        reads = model.config.seq_len - (0 if model.vocab.kinds is None else 2)
+        reads = model.config.seq_len - (2 if model.vocab.is_text else 0)
         return min(reads, self.settings.max_context or reads)
 
     def card(self) -> dict[str, Any]:
         model, settings, training = self.predictor.model, self.settings, self.served.training
-        config, text = model.config, model.vocab.kinds is not None
+        config, text = model.config, model.vocab.is_text
         return {
             "name": self.served.name,
             "version": __version__,
@@ -136,7 +136,7 @@ class Service:
 def _examples(predictor: Predictor) -> list[str] | list[list[str]]:
     """Something to begin with: frequent names, of which one can hope that they were learned."""
     vocab = predictor.model.vocab
-    if vocab.kinds is not None:
+    if vocab.is_text:
         return ["The capital of Denmark is [MASK].", "He was born in [MASK] and died in [MASK]."]
     ids = [(0, 1), (5,), (20, 30), (100,)]
     return [vocab.names(some) for some in ids if max(some) < len(vocab)]
@@ -220,7 +220,7 @@ class Models:
         """A model that has answered: what is computed on first use, and the pages of its files, are in memory."""
         served = self._load()
         predictor = served.predictor
-        nothing: str | list[str] = [] if predictor.model.vocab.kinds is None else MASK_TEXT
+        nothing: str | list[str] = MASK_TEXT if predictor.model.vocab.is_text else []
         predictor.answer([predictor.query(nothing, k) for k in (1, 10)])
         return served
 

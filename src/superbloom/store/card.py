@@ -115,7 +115,7 @@ def quoted(text: str) -> str:
 
 def _what(model: Model) -> str:
     config, targets = model.config, model.target_vocab
-    kind = "names" if model.vocab.kinds is None else "pieces of words, words and pairs of words"
+    kind = "pieces of words, words and pairs of words" if model.vocab.is_text else "names"
     second = f"; it predicts another {len(targets):,}" if targets is not model.vocab else ""
     names = ", ".join(escaped(targets.name(id_)) for id_ in range(min(SHOWN, len(targets))))
     return (
@@ -126,7 +126,7 @@ def _what(model: Model) -> str:
 
 
 def _use(model: Model, name: str) -> str:
-    if model.vocab.kinds is not None:
+    if model.vocab.is_text:
         asked, words = '"… [MASK] …"', '--text "… [MASK] …"'
     else:
         first = model.vocab.name(0)

@@ -57,5 +57,5 @@ def _scores(model: Model, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor]]:
             parts = [log_probs[:, j].index_select(1, column) for j, column in enumerate(bloom.columns)]
             yield COMBINES["sum"](parts), targets
         left -= len(held_out)
-        if left <= 0 or corpus.cuts:  # rows in the order of time have one question each
+        if left <= 0 or corpus.is_ordered:  # rows in the order of time have one question each
             return
