@@ -14,7 +14,7 @@ import torch
 
 from superbloom.corpus.corpus import Corpus
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.store.model_folder import load
 from tools.record import report
 

@@ -43,7 +43,7 @@ def beliefs(bloom: BloomHash, batch: int, exponent: float, noise: float, seed: i
 def main(model_folder: str, corpus_folder: str) -> None:
     from superbloom.corpus.corpus import Corpus
     from superbloom.evaluate.held_out import HeldOut
-    from superbloom.predict.predictor import Predictor
+    from superbloom.predict import Predictor
     from superbloom.search.certified import top_k
     from superbloom.store.model_folder import load
 

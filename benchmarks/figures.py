@@ -30,7 +30,7 @@ from superbloom.model.extend import extend
 from superbloom.model.model import Model
 from superbloom.model.network import Network
 from superbloom.predict.explain import facts_of
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.search.certified import top_k
 from superbloom.special import MASK, Special

@@ -17,7 +17,7 @@ from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import max_alpha
 from superbloom.model.model import Model
 from superbloom.model.prior import Prior, surplus, training_counts
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.search.scoring import Bonus
 from superbloom.special import Special
 from superbloom.training.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate

@@ -9,10 +9,11 @@ import torch
 
 from superbloom import MASK
 from superbloom.answers import Certificate, Found
+from superbloom.config import QueryOptions
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError, UnknownNameError
-from superbloom.predict.explain import BEST, MATES, SAMPLE, facts_of
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
+from superbloom.predict.explain import BEST_SHOWN, MAX_MATES, SAMPLE_SHOWN, facts_of
 from superbloom.predict.query import Query
 from tests.support.serving import sure
 
@@ -75,7 +76,7 @@ def check_why(predictor: Predictor, query: Query, mask: int, found: Found) -> No
             assert abs(there[token.rank - 1] - token.log_prob) < CLOSE
             members = (bloom.table[:, j] == bucket).nonzero()[:, 0].tolist()
             assert token.members == len(members)
-            assert token.mates == [predictor.name(other) for other in members if other != id_][:MATES]
+            assert token.mates == [predictor.name(other) for other in members if other != id_][:MAX_MATES]
         assert [part.place for part in why.depends_on] == [place - first for place in query.elements]
         assert [part.name for part in why.depends_on] == model.vocab.names(query.ids[p] for p in query.elements)
 
@@ -85,7 +86,7 @@ def check_dependence(predictor: Predictor, query: Query, mask: int, found: Found
     everything = len(predictor.model.target_vocab)
     for number, place in enumerate(query.elements):
         ids = (*query.ids[:place], int(MASK), *query.ids[place + 1 :])
-        hidden = Query(ids, everything)
+        hidden = Query(ids, QueryOptions(k=everything))
         answers = ask(predictor, hidden)[hidden.places.index(query.places[mask])].predictions
         scores = {prediction.name: prediction.score for prediction in answers}
         for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
@@ -123,7 +124,7 @@ def check_certificate(predictor: Predictor, query: Query, mask: int, found: Foun
     barred |= set(query.exclude)
     if certificate.kth is not None:
         assert certificate.kth == pytest.approx(
-            found.predictions[-1].score if len(names) == query.k else query.min_score, abs=CLOSE
+            found.predictions[-1].score if len(names) == query.k else query.options.min_score, abs=CLOSE
         )
         if found.certified:
             answered = {predictor.model.target_vocab.id(name.replace("_", " ")) for name in names}
@@ -150,7 +151,7 @@ def check_certificate(predictor: Predictor, query: Query, mask: int, found: Foun
 def check(predictor: Predictor, query: Query) -> list[Certificate]:
     """All of it, for each mask; and the answers are those given without reasons."""
     found = ask(predictor, query)
-    plain = ask(predictor, replace(query, explain=False))
+    plain = ask(predictor, replace(query, options=replace(query.options, explain=False)))
     for one, other in zip(found, plain, strict=True):
         assert [p.name for p in one.predictions] == [p.name for p in other.predictions]
         assert [p.score for p in one.predictions] == pytest.approx([p.score for p in other.predictions], abs=1e-5)
@@ -184,11 +185,11 @@ def test_the_points_are_the_answers_the_best_others_and_some_of_the_rest():
     shown = {point.name: point for point in points}
     assert [p.name for p in found.predictions] == names(best[:5])
     opened = [name for name in names(best[5:]) if name not in shown or shown[name].opened]
-    assert set(opened[:BEST]) <= shown.keys()
+    assert set(opened[:BEST_SHOWN]) <= shown.keys()
     others = [point for point in points if point.opened and not point.answer]
     unopened = [point for point in points if not point.opened]
-    assert BEST + SAMPLE // 4 <= len(others) <= BEST + SAMPLE
-    assert SAMPLE // 2 <= len(unopened) <= SAMPLE
+    assert BEST_SHOWN + SAMPLE_SHOWN // 4 <= len(others) <= BEST_SHOWN + SAMPLE_SHOWN
+    assert SAMPLE_SHOWN // 2 <= len(unopened) <= SAMPLE_SHOWN
 
 
 def test_each_mask_has_its_own_reasons():
@@ -232,7 +233,7 @@ def test_who_is_alone_in_an_answer_has_no_kth():
 
 
 def test_all_names_of_a_catalogue_may_be_asked_for(monkeypatch):
-    monkeypatch.setattr("superbloom.predict.predictor.MOST_REASONS", TAGS)
+    monkeypatch.setattr("superbloom.predict.reader.MAX_EXPLAINED", TAGS)
     asked = predictor(kind="targets")
     (certificate,) = check(asked, asked.query(["name 3"], k=TAGS, explain=True))
     assert certificate.bound is None
@@ -283,14 +284,14 @@ def test_facts_of_a_name():
 
 def test_what_cannot_be_explained_is_told(monkeypatch):
     asked = predictor()
-    monkeypatch.setattr("superbloom.predict.predictor.CHUNK", 2)
-    monkeypatch.setattr("superbloom.predict.predictor.FEWEST", 6)
+    monkeypatch.setattr("superbloom.predict.searcher.MAX_QUERIES_TOGETHER", 2)
+    monkeypatch.setattr("superbloom.predict.reader.MIN_ROWS", 6)
     assert asked.query(["name 3", "name 5", MASK, MASK], explain=True).rows == 6
     with pytest.raises(
         InputError, match="2 masks and 3 elements to explain given; that takes 8 distributions, up to 6"
     ):
         asked.query(["name 3", "name 4", "name 5", MASK, MASK], explain=True)
-    monkeypatch.setattr("superbloom.predict.predictor.MOST_REASONS", 20)
+    monkeypatch.setattr("superbloom.predict.reader.MAX_EXPLAINED", 20)
     assert asked.query(["name 3", MASK, MASK], 10, explain=True).k == 10
     with pytest.raises(InputError, match="k=11 for 2 masks given; up to 20 answers in all are explained"):
         asked.query(["name 3", MASK, MASK], 11, explain=True)

@@ -9,7 +9,7 @@ from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.recall import evaluate, ranks, recall
 from superbloom.hashing.bloom import BloomHash
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.search.certified import exhaustive
 from superbloom.special import Special
 
@@ -49,7 +49,7 @@ def test_a_name_that_looks_like_the_mask_is_an_ordinary_name():
     corpus = Corpus.from_sequences([["[MASK]", "[PAD]", "a", "b"]] * 20)
     superbloom = Superbloom(alpha=1, dim=16, heads=2).fit(corpus, steps=1, quiet=True)
     assert {prediction.name for prediction in superbloom.predict(["[MASK]"], k=4)} == {"[MASK]", "[PAD]", "a", "b"}
-    names = superbloom.predictor._ids(["[MASK]", MASK])
+    names = list(superbloom.predictor.query(["[MASK]", MASK]).ids)
     assert names == [corpus.vocab.id("[MASK]"), Special.MASK]
 
 

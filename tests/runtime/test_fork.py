@@ -16,7 +16,7 @@ import pytest
 from superbloom import Client, Corpus, InputError, Superbloom, api
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import UnknownNameError
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.launch import python

@@ -14,8 +14,8 @@ import pytest
 
 from superbloom import MASK
 from superbloom.config.serving import Settings
+from superbloom.predict import Predictor
 from superbloom.predict.explain import facts_of
-from superbloom.predict.predictor import Predictor
 from superbloom.serve.app import make_app
 from superbloom.serve.service import Served
 from tests.support import serving

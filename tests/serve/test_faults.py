@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.predict.query import Query
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import SECURITY

@@ -17,7 +17,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from superbloom.corpus.vocab import spellings
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.serve import app as app_module
 from superbloom.serve.app import make_app
 from superbloom.serve.guard import RefusedError

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from superbloom.config.serving import Settings
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.predict.query import Query
 from superbloom.serve.app import make_app
 from tests.support import serving

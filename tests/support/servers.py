@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.store import model_folder as store
 from tests.support import launch, serving
 

@@ -18,8 +18,8 @@ from superbloom.config.model import ModelConfig
 from superbloom.corpus.vocab import Vocab
 from superbloom.model.model import Model
 from superbloom.model.prior import Prior
+from superbloom.predict import Predictor
 from superbloom.predict import predictor as predict
-from superbloom.predict.predictor import Predictor
 from superbloom.predict.query import Query
 from superbloom.special import MASK, Special
 

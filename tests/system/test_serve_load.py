@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from superbloom.corpus.vocab import Vocab
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.serving import changes, mixed, read_padding_as_a_name

@@ -15,7 +15,7 @@ import torch
 
 from superbloom import Superbloom
 from superbloom.errors import InputError
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.serve.guard import RefusedError
 from superbloom.serve.service import Served
 from superbloom.storage import mapped

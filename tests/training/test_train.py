@@ -14,7 +14,7 @@ from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.model.model import Model
 from superbloom.model.network import dropout
 from superbloom.model.prior import Prior
-from superbloom.predict.predictor import Predictor
+from superbloom.predict import Predictor
 from superbloom.training.fit import fit
 
 pytestmark = pytest.mark.system

@@ -1,4 +1,7 @@
-"""A query in ids."""
+"""A query in ids: a context with the places to predict, the ids that may be returned, and the options.
+
+reader.py makes queries from names or text. predictor.py answers many of them together.
+"""
 
 from __future__ import annotations
 
@@ -10,63 +13,66 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from superbloom.search import Combine, is_sum
+from superbloom.config import QueryOptions
+from superbloom.search import is_sum
 from superbloom.special import Special
 
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked of a model, in ids and checked: a context with the places to predict, and which ids may answer."""
+    """One query. Its options are checked, and its names are ids."""
 
-    ids: tuple[int, ...]  # special ids among them
-    k: int
-    beam: int | None = None
-    max_rounds: int | None = None
-    combine: str | Sequence[float] | Combine = "sum"
+    ids: tuple[int, ...]  # the context, special ids included
+    options: QueryOptions
     exclude: tuple[int, ...] = ()
     allow: tuple[int, ...] | None = None
-    min_score: float | None = None
-    explain: bool = False
-    unread: tuple[str, ...] = ()  # words of a text that no entry spells
+    unread: tuple[str, ...] = ()  # words of a text that no entry of the vocabulary spells
+
+    @property
+    def k(self) -> int:
+        return self.options.k
 
     @property
     def places(self) -> list[int]:
+        """Positions of the masks."""
         return [place for place, id_ in enumerate(self.ids) if id_ == Special.MASK]
 
     @property
     def elements(self) -> list[int]:
-        """Places of what is known."""
+        """Positions of the known ids."""
         return [place for place, id_ in enumerate(self.ids) if id_ >= 0]
 
     @property
     def frame(self) -> int:
-        """How many special ids stand before what was given, and behind it: of a text [CLS] and [SEP]."""
+        """Number of special ids before the context, and after it: text stands between [CLS] and [SEP]."""
         return int(self.ids[0] == Special.CLS)
 
     @property
     def given(self) -> tuple[int, ...]:
+        """The context without that frame."""
         return self.ids[self.frame : len(self.ids) - self.frame]
 
     @property
     def contexts(self) -> list[tuple[int, ...]]:
-        """What the network has to read: the context, and to explain, the same without each of its elements."""
-        without = [(*self.ids[:p], int(Special.MASK), *self.ids[p + 1 :]) for p in self.elements if self.explain]
-        return [self.ids, *without]
+        """What the network reads: the context and, to explain an answer, the context without each of its elements."""
+        hidden = self.elements if self.options.explain else []
+        return [self.ids, *((*self.ids[:place], int(Special.MASK), *self.ids[place + 1 :]) for place in hidden)]
 
     @property
     def rows(self) -> int:
-        """How many distributions this takes."""
-        return len(self.places) * (1 + len(self.elements) * self.explain)
+        """Number of distributions that the query takes."""
+        return len(self.places) * (1 + len(self.elements) * self.options.explain)
 
     @property
-    def searched_with(self) -> tuple[Any, ...] | None:
-        """Queries with equal ones may be searched together; None may not."""
-        alone = self.allow is not None or not is_sum(self.combine)
-        return None if alone else (self.k, self.beam, self.max_rounds)
+    def group(self) -> tuple[Any, ...] | None:
+        """Queries of equal groups are searched together; a query without a group is searched alone."""
+        options = self.options
+        alone = self.allow is not None or not is_sum(options.combine)
+        return None if alone else (options.k, options.beam, options.max_rounds)
 
 
 def parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
-    """Queries in turn, as many at a time as take up to so many rows; at least one."""
+    """Consecutive queries that take up to `rows` distributions together; at least one query each."""
     start, taken = 0, 0
     for number, query in enumerate(queries):
         if taken and taken + query.rows > rows:

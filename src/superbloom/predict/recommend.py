@@ -1,6 +1,6 @@
-"""What next for many users: rows of a corpus, or lists of names, each with its k best names.
+"""Recommendations for many users: rows of a corpus, or lists of names, each with its k best next names.
 
-histories (ids of each user, in order)  →  the last n − 1, then [MASK]  →  certified top-k, without what was seen
+histories (ids of each user, in order)  →  the last n − 1 and a [MASK]  →  certified top-k, without the items seen
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from superbloom.config import RecommendOptions
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError, check_whole
 from superbloom.predict.predictor import Predictor
 from superbloom.predict.query import padded
 from superbloom.special import Special
 
-SHOWN = 3  # of many unknown names
+MAX_UNKNOWN_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Histories:
-    """Who, and the ids of each in order."""
+    """Users, and the ids of each user in order."""
 
     who: Sequence[Any]
     ids: Sequence[np.ndarray]
 
     @classmethod
     def of_users(cls, corpus: Corpus, vocab: Vocab, users: Iterable[Any] | None, strict: bool) -> Histories:
-        """The rows of a corpus with these keys, all if None; unknown users and names are left out with a warning."""
+        """The rows of a corpus with these keys, or all rows. Unknown users and names are left out with a warning."""
         keys = corpus.sequences["key"]
         if users is None:
             who, rows = keys.to_pylist(), list(range(len(corpus)))
@@ -58,7 +59,7 @@ class Histories:
 
     @classmethod
     def of_names(cls, lists: Any, vocab: Vocab, strict: bool) -> Histories:
-        """Lists of names, or a mapping from a user to such a list; unknown names are left out with a warning."""
+        """Lists of names, or a mapping from users to such lists. Unknown names are left out with a warning."""
         if isinstance(lists, str) or not isinstance(lists, Iterable):
             raise InputError(f"{lists!r:.80} given; give lists of names: [['name a', 'name b'], ['name c']]")
         if not isinstance(lists, Mapping):
@@ -79,7 +80,7 @@ class Histories:
 
 
 def _name(value: Any) -> str | None:
-    """The text that prepare interactions makes of a value: 7 and 7.0 are `7`; None and NaN are none.
+    """The name that `prepare interactions` gives a value: 7 and 7.0 are `7`; None and NaN have none.
 
     >>> [_name(value) for value in ("007", 7, 7.0, float("nan"), None)]
     ['007', '7', '7', None, None]
@@ -92,7 +93,7 @@ def _name(value: Any) -> str | None:
 def _leave_out(what: str, unknown: Sequence[str | None], known: int, strict: bool) -> None:
     if not unknown:
         return
-    shown = ", ".join(map(repr, unknown[:SHOWN])) + (", …" if len(unknown) > SHOWN else "")
+    shown = ", ".join(map(repr, unknown[:MAX_UNKNOWN_SHOWN])) + (", …" if len(unknown) > MAX_UNKNOWN_SHOWN else "")
     message = f"{len(unknown):,} {what} not among the {known:,} known ones: {shown}"
     if strict:
         raise InputError(f"{message}; leave them out, or ask without strict")
@@ -102,13 +103,13 @@ def _leave_out(what: str, unknown: Sequence[str | None], known: int, strict: boo
 def recommend(
     predictor: Predictor,
     histories: Histories,
-    k: int = 10,
+    k: int = RecommendOptions.k,
     *,
-    filter_seen: bool = True,
+    filter_seen: bool = RecommendOptions.filter_seen,
     items_to_recommend: Iterable[Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Columns user, item, score, rank (from 1) and certified; up to k rows a user, best first."""
+    """Columns user, item, score, rank (from 1) and certified; up to k rows per user, best first."""
     model, vocab = predictor.model, predictor.model.target_vocab
     check_whole(k=k)
     allow = None
@@ -139,7 +140,7 @@ def recommend(
 
 
 def frame(columns: dict[str, Any], backend: str | None = None) -> Any:
-    """A table of this kind; of pandas if nothing is said and it is there, else of Arrow."""
+    """A table of a backend: by default of pandas if it is installed, else of Arrow."""
     import narwhals as nw
 
     chosen: Any = backend or ("pandas" if find_spec("pandas") else "pyarrow")
