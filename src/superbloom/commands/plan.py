@@ -1,350 +1,49 @@
-"""Which sizes to train with: alpha, m and d for a catalogue and a memory, and what they cost (docs/sizes.md).
-
-What is given is kept, the rest is chosen: alpha so that the tokens stay within what one softmax computes at ease, d by
-the size of the catalogue as in the paper's tables; then d is lowered, and after that alpha raised, until training
-fits. Memory is counted; times are estimates, from products timed on this machine.
-"""
+"""`superbloom plan`: sizes for a catalogue and a memory, before anything is trained."""
 
 from __future__ import annotations
 
-import math
-import re
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-import torch
-from rich.table import Table
+import typer
 
-from superbloom.config import ModelConfig, Settings, TrainConfig
-from superbloom.errors import InputError
-from superbloom.hashing import check_sizes, max_alpha
-from superbloom.model import ROWS
-from superbloom.training.limits import COPY, machine_memory, num_parameters
-
-UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
-MOST_TOKENS = 200_000  # what the paper's full softmax is over, and the largest of docs/training.md
-DIMS = (768, 512, 384, 256, 192, 128, 96, 64, 48, 32)
-# Up to so many ids, start with this d: our default, then what the paper has at 500K, 1M and 5.3M.
-DIM_OF_IDS = ((200_000, 128), (1_000_000, 256), (5_000_000, 512), (math.inf, 768))
-LEAST_DIM = 128  # not below, while a larger alpha fits instead
-PROGRAM = 450 * 2**20  # bytes of Python and the libraries, before a model is there
-# Of the rate of large products: what a training step reaches, with all that is no product (docs/sizes.md).
-SHARE_OF_PRODUCTS = 0.6
-# Time of a head beside fp32's, for one query and for 64, and of the search in seconds (docs/search.md).
-HEADS = {"fp32": (1.0, 1.0), "bf16": (0.75, 0.70), "int8": (0.45, 0.42)}
-SEARCH = (0.8e-3, 15.7e-3)
+from superbloom.commands.console import command, print_json, q
+from superbloom.commands.options import Json, options_of
+from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, preset_options, split_options, train_config
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What a machine does in a second."""
+@options_of(ModelConfig, TrainConfig, panels=True)
+def plan(
+    ids: Annotated[int, typer.Option(help="How many names the catalogue has.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to use: 16GB, 16GiB or bytes. (default: what this machine has)")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
+    from superbloom.training.plan import in_bytes, measure, plan, table
 
-    products: float  # floating-point operations of large products
-    reading: float  # bytes of a matrix that is multiplied with one vector
-    narrow: float  # floating-point operations of its product with 64 vectors
+    shape, training = ({}, {}) if preset is None else preset_options(preset)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    more_shape, more_training = split_options(chosen)
+    room = None if memory is None else in_bytes(memory)
+    found = plan(ids, room, shape | more_shape, train_config(**training | more_training))
+    rates = measure()
+    if json_:
+        print_json(found.document(rates))
+        return
+    from rich.console import Console
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A model, how it is trained, and what that takes; bytes and seconds."""
-
-    config: ModelConfig
-    training: TrainConfig
-    memory: int
-    parameters: int
-    train_memory: dict[str, int]
-    serve_memory: dict[str, int]
-    operations: dict[str, float]
-
-    @property
-    def needed(self) -> int:
-        """What training and serving in fp32 take, whichever is more."""
-        return max(sum(self.train_memory.values()), *self.serve_memory.values())
-
-    def seconds_per_step(self, rates: Rates) -> float:
-        return sum(self.operations.values()) / (SHARE_OF_PRODUCTS * rates.products)
-
-    def seconds_per_query(self, rates: Rates) -> dict[str, tuple[float, float]]:
-        """Of one query, and of 64 at once, for each precision of the head."""
-        one = 4 * _output_weights(self.config) / rates.reading
-        many = 64 * 2 * _output_weights(self.config) * _joined(self.config) / rates.narrow
-        layers = self.operations["layers"] / 3 / self.training.batch_size / rates.products
-        return {
-            name: (layers + a * one + SEARCH[0], 64 * layers + b * max(one, many) + SEARCH[1])
-            for name, (a, b) in HEADS.items()
-        }
-
-    def document(self, rates: Rates) -> dict[str, Any]:
-        """All of it, for a program."""
-        return {
-            "model": asdict(self.config),
-            "parameters": self.parameters,
-            "tokens": self.config.num_tokens,
-            "memory": self.memory,
-            "training_memory": self.train_memory | {"all": sum(self.train_memory.values())},
-            "serving_memory": self.serve_memory,
-            "operations_per_step": self.operations,
-            "estimates": {
-                "products_per_second": rates.products,
-                "bytes_read_per_second": rates.reading,
-                "products_with_64_vectors_per_second": rates.narrow,
-                "seconds_per_step": self.seconds_per_step(rates),
-                "seconds_per_query": {name: one for name, (one, _) in self.seconds_per_query(rates).items()},
-                "seconds_per_64_queries": {name: many for name, (_, many) in self.seconds_per_query(rates).items()},
-            },
-        }
+    Console().print(table(found, rates))
+    sizes = {name: getattr(found.config, name) for name in ("alpha", "num_hashes", "dim", "heads", "ffn_dim")}
+    words = [f"--preset {q(preset)}"] if preset is not None else []
+    words += [_written(name, value) for name, value in (sizes | chosen).items()]
+    typer.echo(f"Next:\n  {command()} train CORPUS --out MODEL {' '.join(words)}")
+    typer.echo(f"  {command()} serve MODEL --precision int8")
 
 
-def plan(num_ids: int, memory: int | None, model: dict[str, Any], training: TrainConfig) -> Plan:
-    """The first sizes that fit: all that `model` gives, and what suits the rest."""
-    if num_ids < 2:
-        raise InputError(f"--ids {num_ids} given; 2 or more is allowed")
-    memory = memory or machine_memory()
-    if memory is None:
-        raise InputError("how much memory this machine has cannot be told; give --memory, e.g. 16GB")
-    base = ModelConfig(num_ids=num_ids, **_with_heads(model))
-    hashes = base.distinguishing_hashes
-    if "alpha" in model:
-        check_sizes(num_ids, hashes, base.alpha)
-    most = max_alpha(num_ids, hashes)
-    first = min(most, max(base.alpha, -(-base.num_hashes * num_ids // MOST_TOKENS)))
-    alphas = (base.alpha, base.alpha) if "alpha" in model else (first, most)
-    start = next(dim for ids, dim in DIM_OF_IDS if num_ids <= ids)
-    dims = (base.dim,) if "dim" in model else tuple(dim for dim in DIMS if dim <= start)
-
-    def sized(alpha: int, dim: int) -> Plan:
-        return costs(
-            ModelConfig(num_ids=num_ids, **_with_heads(model | {"alpha": alpha, "dim": dim})), training, memory
-        )
-
-    for dim in dims:
-        if dim >= LEAST_DIM and _fits(found := sized(alphas[0], dim)):
-            return found
-    for dim in dims:
-        if dim <= LEAST_DIM or len(dims) == 1:
-            alpha = _smallest(lambda alpha, dim=dim: _fits(sized(alpha, dim)), *alphas)  # type: ignore[misc]
-            if alpha is not None:
-                return sized(alpha, dim)
-    raise InputError(_what_would_fit(sized(alphas[1], dims[-1]), sized, most))
-
-
-def _what_would_fit(least: Plan, sized: Callable[[int, int], Plan], most: int) -> str:
-    """One line about a plan that does not fit, and what would instead."""
-    alpha, dim = least.config.alpha, least.config.dim
-    ways = []
-    if (larger := _smallest(lambda a: _fits(sized(a, dim)), alpha, most)) is not None:
-        ways.append(f"--alpha {larger}")
-    narrower = next((d for d in DIMS if d < dim and _fits(sized(alpha, d))), None)
-    if narrower is not None:
-        ways.append(f"--dim {narrower}")
-    need = least.needed
-    ways.append(f"--memory {math.ceil(need / 1e8) / 10:.1f}GB")
-    return (
-        f"alpha={alpha}, dim={dim} take {shown(need)} with {least.parameters:,} parameters, of {shown(least.memory)}; "
-        f"{' or '.join(ways)} would fit"
-    )
-
-
-def _fits(plan: Plan) -> bool:
-    return plan.needed <= plan.memory
-
-
-def costs(config: ModelConfig, training: TrainConfig, memory: int) -> Plan:
-    """What a model takes: parameters, memory, operations."""
-    return Plan(
-        config,
-        training,
-        memory,
-        size := num_parameters(config),
-        train_memory(config, training, size),
-        serve_memory(config, size),
-        operations(config, training),
-    )
-
-
-def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[str, int]:
-    """Bytes of each part of a training process at its peak, but for the corpus, which is memory-mapped."""
-    elements, asked = _elements(config, training)
-    queries = asked * training.batch_size * (config.num_hashes if config.softmax == "joint" else 1)
-    tokens = config.output_buckets * _joined(config)
-    if training.loss == "sampled":
-        tokens = min(tokens, training.samples)
-    budget = training.logits_mb * 2**20 // 4
-    rows = min(queries, max(ROWS, budget // tokens))
-    each = elements * (12 * config.dim + 2 * config.ffn_dim) + 3 * config.heads * elements**2 * config.distance
-    parts = {
-        "weights": 4 * size,
-        # Of a tied embedding, what comes from the input and from the output is added up.
-        "gradients": 4 * size + (4 * config.num_tokens * config.dim if config.tied else 0),
-        "optimizer": 8 * size,
-        "average": COPY * size * bool(training.average),
-        "best weights": COPY * size * bool(training.patience),
-        "logits": 4 * rows * min(tokens, max(1, budget // rows)),
-        "activations": 4 * training.batch_size * (config.layers * each + 4 * asked * config.num_hashes * config.dim),
-        "hash tables": _tables(config),
-        "program": PROGRAM,
-    }
-    processes = training.devices or 1
-    return {name: processes * value for name, value in parts.items()}
-
-
-def serve_memory(config: ModelConfig, size: int) -> dict[str, int]:
-    """Bytes of a serving process, by how output weights are held.
-
-    bf16 and int8 are made from the fp32 file, which stays memory-mapped: of a tied embedding only rows that are read.
-    """
-    output = _output_weights(config)
-    batch = Settings().batch
-    fixed = PROGRAM + _tables(config) + 4 * (config.num_ids * config.num_hashes + 2 * config.num_ids)
-    fixed += 2 * 4 * batch * config.num_hashes * config.output_buckets * _joined(config)
-    held = {"fp32": 4, "bf16": 2, "int8": 1}
-    return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in held.items()}
-
-
-def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
-    """Floating-point operations of a step: products forward, and twice as many backward."""
-    elements, asked = _elements(config, training)
-    d, f = config.dim, config.ffn_dim
-    each = config.num_hashes if config.inputs == "tokens" else 1
-    whole = 2 * elements * (4 * d * d + 2 * d * f) + 4 * elements**2 * d
-    queries = asked * each
-    last = 2 * queries * (2 * d * d + 2 * d * f) + 4 * elements * d * d + 4 * queries * elements * d
-    if config.mask_as == "next":
-        last = whole
-    tokens = config.output_buckets * _joined(config)
-    if training.loss == "sampled":
-        tokens = min(tokens, training.samples)
-    output = 2 * asked * config.num_hashes * tokens * d
-    return {
-        "layers": 3.0 * training.batch_size * ((config.layers - 1) * whole + last),
-        "output": 3.0 * training.batch_size * output,
-    }
-
-
-def measure() -> Rates:
-    """Some tenths of a second of products on this machine."""
-    square, wide = torch.ones(512, 512), torch.ones(2**15, 512)
-    one, many = torch.ones(512, 1), torch.ones(64, 512)
-    return Rates(
-        2 * 512**3 * _per_second(lambda: square @ square),
-        4 * wide.numel() * _per_second(lambda: wide @ one),
-        2 * 64 * wide.numel() * _per_second(lambda: many @ wide.T),
-    )
-
-
-def in_bytes(text: str) -> int:
-    """A number of bytes as people write it.
-
-    >>> in_bytes("16GB"), in_bytes("1.5 GiB"), in_bytes("1000")
-    (16000000000, 1610612736, 1000)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)", text.strip().lower(), re.ASCII)
-    unit = found and (found[2] if found[2] in UNITS else {"b": ""}.get(found[2], found[2] + "b"))
-    if found is None or unit not in UNITS or not (value := int(float(found[1]) * UNITS[unit])):
-        raise InputError(f"memory {text!r} given; a number of bytes is allowed, or with a unit: 16GB, 16GiB, 500MB")
-    return value
-
-
-def shown(size: float) -> str:
-    """Bytes for people.
-
-    >>> shown(1_234_000_000), shown(56_000_000)
-    ('1.2 GB', '56 MB')
-    """
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
-
-
-def table(found: Plan, rates: Rates) -> Table:
-    """The plan for people."""
-    config, training = found.config, found.training
-    title = (
-        f"{config.num_ids:,} ids, alpha={config.alpha}, m={config.num_hashes}, d={config.dim}, L={config.layers}: "
-        f"{config.num_hashes} × {config.num_buckets:,} tokens"
-    )
-    shown_ = Table(title=title, title_justify="left", title_style="")
-    shown_.add_column("")
-    shown_.add_column("", justify="right")
-    shown_.add_row("parameters", f"{found.parameters:,}", end_section=True)
-    whole = sum(found.train_memory.values())
-    shown_.add_row("memory for training", shown(whole), style="bold")
-    for name, size in found.train_memory.items():
-        shown_.add_row(f"  {name}", shown(size))
-    shown_.add_section()
-    for name, size in found.serve_memory.items():
-        shown_.add_row(f"memory for serving, {name}", shown(size))
-    shown_.add_section()
-    step = found.seconds_per_step(rates)
-    output = found.operations["output"] / sum(found.operations.values())
-    shown_.add_row(
-        f"a step of {training.batch_size} segments, estimate", f"{_seconds(step)}, {output:.0%} of it the output"
-    )
-    for name, (one, many) in found.seconds_per_query(rates).items():
-        shown_.add_row(f"a query with {name}, and 64 at once, estimate", f"{_seconds(one)}, {_seconds(many)}")
-    shown_.caption = (
-        f"Times: this machine's products at {rates.products / 1e9:,.0f} GFLOP/s, a matrix read at "
-        f"{rates.reading / 1e9:,.0f} GB/s, by shares measured elsewhere (docs/sizes.md)"
-    )
-    shown_.caption_justify = "left"
-    return shown_
-
-
-def _seconds(seconds: float) -> str:
-    return (
-        f"{seconds:,.1f} s"
-        if seconds >= 1
-        else f"{1000 * seconds:,.1f} ms"
-        if seconds < 0.1
-        else f"{1000 * seconds:,.0f} ms"
-    )
-
-
-def _elements(config: ModelConfig, training: TrainConfig) -> tuple[int, int]:
-    """How many elements of a segment the layers read, and of how many places it is asked what belongs there."""
-    n = config.seq_len
-    each = config.num_hashes if config.inputs == "tokens" else 1
-    masked = max(1, round(training.mask_share * n))
-    if config.mask_as == "next":
-        return each * (n + 1), n
-    return each * (n if config.mask_as == "element" else n - masked + 1), masked
-
-
-def _joined(config: ModelConfig) -> int:
-    return config.num_hashes if config.softmax == "joint" else 1
-
-
-def _output_weights(config: ModelConfig) -> int:
-    return config.num_hashes * config.output_buckets * config.dim
-
-
-def _tables(config: ModelConfig) -> int:
-    return 2 * 4 * config.num_ids * config.num_hashes + 8 * config.num_hashes * (config.num_buckets + 1)
-
-
-def _with_heads(options: dict[str, Any]) -> dict[str, Any]:
-    """Heads and width of the feed-forward layers in the paper's proportion to dim, unless given."""
-    dim = options.get("dim")
-    if type(dim) is not int or dim < 1:
-        return options
-    heads = next(h for h in range(max(4, dim // 64), 0, -1) if dim % h == 0)
-    return {"heads": heads, "ffn_dim": 4 * dim} | options
-
-
-def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest number from low to high that fits, if larger ones fit, too."""
-    if not fits(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return low
-
-
-def _per_second(work: Callable[[], Any], seconds: float = 0.2) -> float:
-    """How often the fastest of some calls could be made: others may have use of the machine, too."""
-    best, end = math.inf, time.perf_counter() + seconds
-    while (began := time.perf_counter()) < end:
-        work()
-        best = min(best, time.perf_counter() - began)
-    return 1 / best
+def _written(name: str, value: Any) -> str:
+    """An option as it is typed."""
+    flag = name.replace("_", "-")
+    return f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {q(str(value))}"
