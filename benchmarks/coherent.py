@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from peers.measuring import highest
 
+from benchmarks.peers.measuring import highest
 from superbloom import BloomHash
 from superbloom.corpus.corpus import SPLITS
 from superbloom.hashing import coherent

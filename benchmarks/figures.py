@@ -29,8 +29,8 @@ from superbloom.hashing.bloom import BloomHash
 from superbloom.model.extend import extend
 from superbloom.model.model import Model
 from superbloom.model.network import Network
-from superbloom.predict.explain import facts_of
 from superbloom.predict import Predictor
+from superbloom.predict.explain import facts_of
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.search.certified import top_k
 from superbloom.special import MASK, Special

@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from peers.measuring import highest, resident
-
+from benchmarks.peers.measuring import highest, resident
 from benchmarks.train_step import Log, time_steps
 from superbloom.config.model import ModelConfig
 from superbloom.config.presets import PRESETS

@@ -12,8 +12,7 @@ import sys
 import time
 from typing import Any
 
-from peers.measuring import highest
-
+from benchmarks.peers.measuring import highest
 from benchmarks.train_step import PAPER, Log
 from tools.record import report
 

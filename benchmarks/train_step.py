@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peers.measuring import WARM_UP, highest, limit_memory, resident
+from benchmarks.peers.measuring import WARM_UP, highest, limit_memory, resident
 
 HERE = Path(__file__).parent
 DIM, LAYERS, HEADS, LENGTH, BATCH, MASK = 128, 2, 4, 32, 128, 0.15

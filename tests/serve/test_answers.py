@@ -131,7 +131,7 @@ def test_names_are_completed_and_told(names):
         expected = vocab.starting_with(prefix, k)
         assert answer["names"] == [{"name": name, "count": vocab.count(vocab.id(name))} for name in expected]
     assert len(names.get("/v1/names").json()["names"]) == 10
-    for name in ("ring 1 name 2", "a/b", "/", "", "what?", "日本", "two\nlines"):  # others: test_client.py
+    for name in ("ring 1 name 2", "a/b", "/", "", "what?", "日本", "two\nlines"):  # others: serve/test_client.py
         answer = names.get(f"/v1/names/{quote(name, safe='')}")
         assert answer.status_code == 200, answer.text
         assert answer.json() == asdict(facts_of(serving.of_names().model, name))

@@ -1,6 +1,7 @@
 """A model folder by its contents: every part comes back as it was, and each part that does not fit the rest is refused.
 
-test_store.py damages files from outside, in other processes; here single numbers are wrong, and checksums are right.
+test_damage.py and test_hostile.py change files from outside, in other processes; here single numbers are wrong and
+checksums are right.
 """
 
 import json

@@ -61,7 +61,8 @@ def kill_and_resume(corpus: Corpus, tmp_path: Path, wanted: int, before: Callabl
     finish(alone, start(alone, *COMMAND, TMPDIR=temporary))
     mark, moment = broken / "model.run" / ".checkpoint", random.Random(wanted)
     counts: Counter = Counter()
-    while counts["kills"] < wanted or not counts.keys() & {"same end", "another end", "failed"}:
+    has_ended = False  # a run that was killed last is resumed to its end: only then is anything compared
+    while counts["kills"] < wanted or not has_ended:
         mark.unlink(missing_ok=True)  # left by a kill in a save
         process = start(broken, *COMMAND, "--resume", before=before, TMPDIR=temporary)
         if counts["kills"] < wanted and was_killed(
@@ -69,7 +70,9 @@ def kill_and_resume(corpus: Corpus, tmp_path: Path, wanted: int, before: Callabl
         ):
             counts["kills"] += 1
             counts["in a save"] += mark.exists()
+            has_ended = False
             continue
+        has_ended = True
         process.join(timeout=300)
         if process.exitcode != 0:
             counts["failed"] += 1
