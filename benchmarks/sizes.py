@@ -30,7 +30,6 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     """In this process."""
     import torch
 
-    from superbloom.commands.plan import costs
     from superbloom.config.model import ModelConfig
     from superbloom.config.training import TrainConfig
     from superbloom.hashing.bloom import BloomHash
@@ -38,6 +37,7 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     from superbloom.model.network import Network
     from superbloom.training.batches import Batches
     from superbloom.training.fit import Training
+    from superbloom.training.plan import costs
 
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)

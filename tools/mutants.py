@@ -35,16 +35,18 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 SEARCH = ("search/test_search.py", "search/test_search_arguments.py", "search/test_filters.py")
 SEARCH += ("model/test_prior.py::test_the_buckets_of_an_id_promise_at_least_its_bonus",)
+HASHING = ("hashing/test_hashing.py", "hashing/test_coherent.py")
 TESTS: dict[str, tuple[str, ...]] = {
-    "hashing": ("hashing/test_hashing.py", "hashing/test_coherent.py"),
-    "search": SEARCH,
+    "hashing/bloom": HASHING,
+    "hashing/construct": HASHING,
+    "search/certified": SEARCH,
     "ranking": SEARCH,
-    "scoring": SEARCH,
-    "filters": SEARCH,
-    "batches": ("training/test_batches.py", "corpus/test_segments.py"),
-    "segments": ("corpus/test_segments.py", "training/test_batches.py"),
-    "loss": ("model/test_loss.py",),
-    "store": ("store/test_store_contents.py",),
+    "search/scoring": SEARCH,
+    "search/filters": SEARCH,
+    "training/batches": ("training/test_batches.py", "corpus/test_segments.py"),
+    "corpus/segments": ("corpus/test_segments.py", "training/test_batches.py"),
+    "model/loss": ("model/test_loss.py",),
+    "store/model_folder": ("store/test_store_contents.py",),
 }
 # Parts of the names of tests that train a model: too long for each mutant, and others notice the same.
 LONG = ("calibration", "unhashed", "without_validation", "without_a_prior", "workers", "probabilities", "brackets")
@@ -224,7 +226,8 @@ class Copy:
     def put(self, module: str, text: str) -> None:
         (self.package / f"{module}.py").write_text(text, encoding="utf-8")
         # subtle: Python tells by size and second whether compiled code is out of date; mutants are alike in both
-        for compiled in (self.package / "__pycache__").glob(f"{module}.*"):
+        file = self.package / f"{module}.py"
+        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
             compiled.unlink()
 
     def try_out(self, module: str, limit: float, durations: dict[str, float]) -> tuple[str | None, dict[str, float]]:

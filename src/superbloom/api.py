@@ -13,11 +13,21 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 import pyarrow.compute as pc
 
 from superbloom.answers import Prediction
-from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
+from superbloom.config import (
+    SIZES,
+    EvaluateOptions,
+    ExtendOptions,
+    ModelConfig,
+    QueryOptions,
+    RecommendOptions,
+    document,
+    preset_options,
+    train_config,
+)
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
-from superbloom.hashing import RESERVE, check_sizes, max_alpha
+from superbloom.hashing import check_sizes, max_alpha
 from superbloom.model import Model
 from superbloom.model.extend import extend
 from superbloom.predict import Predictor
@@ -29,11 +39,9 @@ from superbloom.training.calibrate import calibrate
 from superbloom.training.distributed import check_coherent_threads
 from superbloom.training.limits import check_memory
 
-DEFAULT_MINUTES = 5.0
-
 
 class Superbloom:
-    """A model to fit and ask. Options are those of ModelConfig; a preset gives the paper's, or those for sequences.
+    """A model to fit and ask. Options are those of ModelConfig. A preset sets those of the paper, or a recipe's.
 
     >>> rows = [["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8
     >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(Corpus.from_sequences(rows), steps=3, quiet=True)
@@ -43,8 +51,9 @@ class Superbloom:
 
     def __init__(self, preset: str | None = None, **options: Any) -> None:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
-        known = {field.name for field in fields(ModelConfig)} - SIZES
-        _check_known(options, known)
+        known = [field.name for field in fields(ModelConfig) if field.name not in SIZES]
+        if unknown := sorted(set(options) - set(known)):
+            raise InputError(f"unknown options {unknown}; {', '.join(known)} are allowed")
         self.options = shape | options
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
@@ -54,10 +63,10 @@ class Superbloom:
         self._origin: Origin | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """What is pickled: a reference to the folder that the model was loaded from, if that still holds it.
+        """Pickle a reference to the folder that the model was loaded from, if that folder still holds the model.
 
-        Else the whole model, as after fit and extend. Weights that you change by yourself are not noticed: copy the
-        model first.
+        Otherwise pickle the whole model, as after fit and extend. Changes that you make to weights yourself are not
+        noticed: copy the model first.
         """
         if self._origin is None or not self._origin.is_there():
             return super().__reduce_ex__(protocol)
@@ -86,7 +95,7 @@ class Superbloom:
         return f"Superbloom({config.num_ids:,} names, alpha={config.alpha}, {self.training.get('steps')} steps)"
 
     def config_for(self, corpus: Corpus) -> ModelConfig:
-        """The model these options describe for this corpus; alpha, unless given, shrinks to fit a small one."""
+        """The model that these options describe for a corpus; alpha, unless given, is lowered for a small one."""
         if not isinstance(corpus, Corpus):
             raise InputError(f"a {type(corpus).__name__} given; give a Corpus, e.g. Corpus.from_sequences(rows)")
         options = dict(self.options)
@@ -151,7 +160,7 @@ class Superbloom:
         return self
 
     def _continued(self, from_model: Superbloom | str | Path, corpus: Corpus) -> Model:
-        """A copy of a model that knows the names of a corpus, too."""
+        """A copy of a model, extended by the names of a corpus that it does not know."""
         base = from_model if isinstance(from_model, Superbloom) else Superbloom.from_pretrained(from_model)
         if self.options and self.options != base.options:
             raise InputError("from_model decides sizes and choices of the model; give Superbloom() no other options")
@@ -167,43 +176,46 @@ class Superbloom:
         names: Iterable[str],
         *,
         like: Mapping[str, Sequence[str]] | None = None,
-        reserve: float = RESERVE,
+        reserve: float = ExtendOptions.reserve,
     ) -> Superbloom:
         """Add names that were not there in training; old digests and answers among old names stay as they are.
 
-        like: {new name: [known names]} gives it buckets of those, so that it is at first answered beside them.
+        like: {new name: [known names]} puts a new name into buckets of the known ones, so that it is answered with them.
+        reserve: how much fuller a bucket may become, as a share of alpha.
         """
         self._use(extend(self.model, names, like=like, reserve=reserve))
         return self
 
+    @document(EvaluateOptions)
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
-        """rec@k on held-out rows beside yardsticks; see evaluate.evaluate. Kept with the model when it is saved."""
+        """rec@k on held-out rows beside yardsticks. The figures are saved with the model."""
         figures = evaluate(self.predictor, corpus.under(self.model.vocab), **options)
         self.metrics[figures["split"]] = figures
         return figures
 
+    @document(QueryOptions)
     def predict(
-        self, context: Sequence[str | Special] | str, k: int = 10, **options: Any
+        self, context: Sequence[str | Special] | str, k: int = QueryOptions.k, **options: Any
     ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best names for the [MASK] of the context; if it has several, or is a text, one such list for each."""
+        """The k best names for the [MASK] of the context; if it has several, or is a text, one such list per mask."""
         found = self.predictor.predict(context, k, **options)
         return found[0] if len(found) == 1 and not isinstance(context, str) else found
 
     def recommend(
         self,
         users: Iterable[Any] | None = None,
-        k: int = 10,
-        filter_seen: bool = True,
+        k: int = RecommendOptions.k,
+        filter_seen: bool = RecommendOptions.filter_seen,
         items_to_recommend: Iterable[str] | None = None,
         *,
         corpus: Corpus | None = None,
         strict: bool = False,
     ) -> Any:
-        """The k best next items of users, all if None: a table of user, item, score, rank, certified.
+        """The k best next items of some users, or of all: a table of user, item, score, rank, certified.
 
-        Histories are those of the corpus it was fitted on, or of another; unknown users, and unknown items of theirs,
-        are left out with a warning, or refused if strict. Items a user has seen are not among them unless
-        filter_seen=False; items_to_recommend are the only ones that may be.
+        Histories come from the corpus that the model was fitted on, or from another. Unknown users and items are left
+        out with a warning, or refused if strict. filter_seen leaves out the items that a user has seen.
+        items_to_recommend: recommend only these.
         """
         from superbloom.predict.recommend import Histories, frame, recommend
 
@@ -214,15 +226,15 @@ class Superbloom:
         found = recommend(self.predictor, histories, k, filter_seen=filter_seen, items_to_recommend=items_to_recommend)
         return frame(found, corpus.backend)
 
-    def recommend_for(self, lists: Any, k: int = 10, *, strict: bool = False, **options: Any) -> Any:
-        """The same for lists of names that no user has; as `user`, the number of the list, or its key in a mapping."""
+    def recommend_for(self, lists: Any, k: int = RecommendOptions.k, *, strict: bool = False, **options: Any) -> Any:
+        """The same for lists of names. The column `user` is the number of the list, or its key in a mapping."""
         from superbloom.predict.recommend import Histories, frame, recommend
 
         histories = Histories.of_names(lists, self.model.vocab, strict)
         return frame(recommend(self.predictor, histories, k, **options), self._backend)
 
-    def similar_items(self, items: Iterable[str], k: int = 10) -> Any:
-        """The k items that go best with each of some: the answers to a history of that one alone."""
+    def similar_items(self, items: Iterable[str], k: int = RecommendOptions.k) -> Any:
+        """The k items that go best with each item: the answers to a history of that item alone."""
         from superbloom.predict.recommend import Histories, frame, recommend
 
         if isinstance(items, str):
@@ -321,20 +333,6 @@ def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple
     if origin.sha256 != checksum:
         raise InputError(f"{folder} holds another model than when it was pickled; load and pickle it again")
     return stored, origin
-
-
-def train_config(**options: Any) -> TrainConfig:
-    """The training that these options describe; five minutes unless they say how long."""
-    _check_known(options, {field.name for field in fields(TrainConfig)})
-    if options.get("steps") is None and options.get("minutes") is None:
-        options["minutes"] = DEFAULT_MINUTES
-    return TrainConfig(**options)
-
-
-def _check_known(options: dict[str, Any], known: set[str]) -> None:
-    unknown = set(options) - known
-    if unknown:
-        raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
 
 
 def _download(repo: str) -> Path:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superbloom.commands.plan import Rates, costs, in_bytes, plan
 from superbloom.config.model import ModelConfig
 from superbloom.config.presets import PRESETS
 from superbloom.config.training import TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing.construct import max_alpha
 from superbloom.model.network import Network
+from superbloom.training.plan import Rates, costs, in_bytes, plan
 from tests.support.launch import command, python
 
 GB = 10**9

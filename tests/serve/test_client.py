@@ -254,7 +254,7 @@ import sys
 before = set(sys.modules)
 from superbloom import MASK, Client
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
-import superbloom.commands.ask
+import superbloom.commands.predict
 print(sorted(loaded - set(sys.stdlib_module_names)), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

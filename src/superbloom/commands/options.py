@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -82,7 +82,8 @@ def _default_text(spec: Field[Any]) -> str:
     default, shown = default_of(spec), spec.metadata["shown_default"]
     if spec.metadata["gigabytes"]:
         default = default / BYTES_PER_GB
-    if shown is None and (default in (None, MISSING, False, ()) or "(default: " in spec.metadata["help"]):
+    is_switch = default is False and spec.metadata["flag"] is not None
+    if shown is None and (default is None or default == () or is_switch or "(default: " in spec.metadata["help"]):
         return ""
     return f" (default: {default if shown is None else shown})"
 

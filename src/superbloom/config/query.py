@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from superbloom.config.option import SEED, option, whole
+from superbloom.config.option import SEED, faults, option, refuse, whole
 from superbloom.errors import InputError, check_whole
-
-MAX_RESERVE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +69,9 @@ class EvaluateOptions(SearchOptions):
     filter_seen: bool = option(
         False, "Exclude the names that precede the hidden one, as `recommend` does.", flag="--filter-seen"
     )
+
+    def __post_init__(self) -> None:
+        refuse(faults(self))
 
 
 @dataclass(frozen=True, kw_only=True)
