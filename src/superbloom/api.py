@@ -180,7 +180,7 @@ class Superbloom:
     ) -> Superbloom:
         """Add names that were not there in training; old digests and answers among old names stay as they are.
 
-        like: {new name: [known names]} puts a new name into buckets of the known ones, so that it is answered with them.
+        like: {new name: [known names]} puts a new name into buckets of the known ones.
         reserve: how much fuller a bucket may become, as a share of alpha.
         """
         self._use(extend(self.model, names, like=like, reserve=reserve))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from superbloom.commands.console import command
-from superbloom.config.training import DEFAULT_MINUTES, train_config
+from superbloom.config import train_config
+from superbloom.config.training import DEFAULT_MINUTES
 from superbloom.special import MASK_TEXT
 
 if TYPE_CHECKING:

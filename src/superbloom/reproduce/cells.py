@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superbloom.api import Superbloom
-from superbloom.config.presets import RECIPES
+from superbloom.config import RECIPES
 from superbloom.corpus import Corpus
 from superbloom.hashing import max_alpha
 from superbloom.training.limits import num_parameters
