@@ -29,7 +29,7 @@ GROUPS: dict[type, str] = {
 }
 HEADER = """# Options
 
-Every option with its name in Python and its default. On the command line, write `--batch-size` for `batch_size`. Where the
+Every option with its name in Python and its default. The command line writes `--batch-size` for `batch_size`. Where the
 name differs, the table shows it. `python -m tools.options_page` writes this page from `src/superbloom/config/`.
 """
 
