@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from superbloom.errors import InputError
-from superbloom.prepare.interactions import from_interactions, prepare_interactions
+from superbloom.prepare.interactions import from_interactions
 from tests.support.logs import LOG, LOOSE, TEXTS, described, table
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_every_kind_of_text_gives_the_same_corpus(tmp_path, expected, kind):
+def test_every_kind_of_text_gives_the_same_corpus(tmp_path, expected, kind, prepared):
     text, options = TEXTS[kind]
     (tmp_path / "log").write_text(text, newline="")
-    assert prepare_interactions([tmp_path / "log"], **options).checksums == expected["timed"]
-    assert prepare_interactions([tmp_path / "log"], **options | {"time": None}).checksums == expected["untimed"]
+    assert prepared([tmp_path / "log"], **options).checksums == expected["timed"]
+    assert prepared([tmp_path / "log"], **options | {"time": None}).checksums == expected["untimed"]
 
 
 @pytest.mark.parametrize("separator", [",", "\t"])
-def test_a_quotation_mark_that_is_never_closed_is_told(tmp_path, separator):
+def test_a_quotation_mark_that_is_never_closed_is_told(tmp_path, separator, prepared):
     """It would swallow all events that follow, of which nobody would know."""
     rows = [["user_id", "item_id", "title"], *([f"u{n % 9}", f"i{n}", f"title {n}"] for n in range(4000))]
     rows[3][2], rows[2001][2] = '"title 3"', '"the 5 inch disk'
@@ -35,43 +35,43 @@ def test_a_quotation_mark_that_is_never_closed_is_told(tmp_path, separator):
     text = "\n".join(map(separator.join, rows))
     (tmp_path / "log").write_text(text)
     with pytest.raises(InputError, match=r"row 2,002 of '.*log' opens a quotation mark that is never closed"):
-        prepare_interactions([tmp_path / "log"], **LOOSE)
+        prepared([tmp_path / "log"], **LOOSE)
     (tmp_path / "log").write_text(text.replace("inch disk", 'inch disk"'))
-    assert prepare_interactions([tmp_path / "log"], **LOOSE).num_ids == 4000
+    assert prepared([tmp_path / "log"], **LOOSE).num_ids == 4000
 
 
 PACKINGS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 @pytest.mark.parametrize("packing", ["gz", "bz2", "xz", "zst"])
-def test_packed_text_is_read_as_it_is(tmp_path, expected, packing):
+def test_packed_text_is_read_as_it_is(tmp_path, expected, packing, prepared):
     path = tmp_path / "log.csv"  # whatever its name
     if packing == "zst":
         with pa.CompressedOutputStream(str(path), "zstd") as stream:
             stream.write(TEXTS["csv"][0].encode())
     else:
         path.write_bytes(PACKINGS[packing](TEXTS["csv"][0].encode()))
-    assert prepare_interactions(path, time="ts").checksums == expected["timed"]
+    assert prepared(path, time="ts").checksums == expected["timed"]
 
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
-def test_lines_of_a_user_and_items_in_order(tmp_path, expected, separator):
+def test_lines_of_a_user_and_items_in_order(tmp_path, expected, separator, prepared):
     rows: dict = defaultdict(list)
     for user, item, _ in LOG:
         rows[user].append(item)
     text = "".join(f"{user}{separator}{separator.join(items)}\n" for user, items in rows.items())
     (tmp_path / "log.txt").write_text(text + "alone\n\n")
     for kind in ("lines", "auto"):
-        assert prepare_interactions([tmp_path / "log.txt"], format=kind).checksums == expected["untimed"]
+        assert prepared([tmp_path / "log.txt"], format=kind).checksums == expected["untimed"]
 
 
-def test_names_of_lines_with_tabs_may_hold_spaces(tmp_path):
+def test_names_of_lines_with_tabs_may_hold_spaces(tmp_path, prepared):
     (tmp_path / "log.txt").write_text("Ann Lee\tMiles Davis\tBill Evans\nBo\tMiles Davis\n")
-    corpus = prepare_interactions([tmp_path / "log.txt"], format="lines", **LOOSE)
+    corpus = prepared([tmp_path / "log.txt"], format="lines", **LOOSE)
     assert described(corpus)["rows"] == {"Ann Lee": ["Miles Davis", "Bill Evans"], "Bo": ["Miles Davis"]}
 
 
-def test_parquet_with_columns_of_any_type_gives_the_same_corpus(tmp_path, expected):
+def test_parquet_with_columns_of_any_type_gives_the_same_corpus(tmp_path, expected, prepared):
     log = table(LOG).append_column("title", pa.array(["x"] * len(LOG)))
     stamps = log["ts"].cast(pa.timestamp("s")).cast(pa.timestamp("us"))
     kinds = {
@@ -89,12 +89,12 @@ def test_parquet_with_columns_of_any_type_gives_the_same_corpus(tmp_path, expect
     }
     for name, kind in kinds.items():
         pq.write_table(kind, tmp_path / "log", row_group_size=100)
-        assert prepare_interactions([tmp_path / "log"], time="ts").checksums == expected["timed"], name
-        assert prepare_interactions([tmp_path / "log"]).checksums == expected["untimed"], name
+        assert prepared([tmp_path / "log"], time="ts").checksums == expected["timed"], name
+        assert prepared([tmp_path / "log"]).checksums == expected["untimed"], name
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "both"])
-def test_a_folder_of_part_files_is_read_in_order_of_names(tmp_path, expected, kind):
+def test_a_folder_of_part_files_is_read_in_order_of_names(tmp_path, expected, kind, prepared):
     folder = tmp_path / "[log] *"
     folder.mkdir()
     for number in range(3):
@@ -107,21 +107,21 @@ def test_a_folder_of_part_files_is_read_in_order_of_names(tmp_path, expected, ki
     (folder / "_SUCCESS").touch()
     (folder / ".part-0.crc").write_text("no data")
     for given_files in ([folder], sorted(folder.glob("part-*")), [folder.as_uri()]):
-        assert prepare_interactions(given_files).checksums == expected["untimed"]
-        assert prepare_interactions(given_files, time="ts").checksums == expected["timed"]
+        assert prepared(given_files).checksums == expected["untimed"]
+        assert prepared(given_files, time="ts").checksums == expected["timed"]
 
 
-def test_a_file_may_be_given_by_its_address(tmp_path, expected):
+def test_a_file_may_be_given_by_its_address(tmp_path, expected, prepared):
     (tmp_path / "a log.csv").write_text(TEXTS["csv"][0])
-    assert prepare_interactions([(tmp_path / "a log.csv").as_uri()], time="ts").checksums == expected["timed"]
+    assert prepared([(tmp_path / "a log.csv").as_uri()], time="ts").checksums == expected["timed"]
 
 
-def test_folders_named_by_a_column_give_its_values(tmp_path):
+def test_folders_named_by_a_column_give_its_values(tmp_path, prepared):
     for day, item in (("2020-01-02", "b"), ("2020-01-01", "a"), ("__HIVE_DEFAULT_PARTITION__", "c")):
         folder = tmp_path / "log" / f"day={day}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"user_id": ["u", "v"], "item_id": [item, item]}), folder / "part-0.parquet")
-    found = described(prepare_interactions([tmp_path / "log"], time="day", **LOOSE))
+    found = described(prepared([tmp_path / "log"], time="day", **LOOSE))
     assert found["rows"] == {"u": ["a", "b"], "v": ["a", "b"]}
     assert found["dropped"] == {"without a time": 2}
 

@@ -2,7 +2,6 @@
 
 import gzip
 import sys
-import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -42,7 +41,7 @@ CSV = "user_id,item_id,ts\nu,a,1\nu,b,2\n"
         (CSV.encode("utf-16"), {}, "is no text; .*for UTF-16 give --encoding utf-16"),
         ("å".encode("latin-1"), {"encoding": "utf-16"}, "is not utf-16"),
         (CSV, {"encoding": "latin-99"}, "encoding 'latin-99' is unknown; utf-8, latin-1"),
-        (CSV, {"format": "json"}, "format 'json' given; auto, table, lines are allowed"),
+        (CSV, {"format": "json"}, "format='json': 'auto' or 'table' or 'lines' is allowed"),
         ("u a b\nv a\n", {"time": "ts"}, "has lines `user item item …`, without times; leave --time out"),
         ("u,a;b\nv\n", {}, "is no table: its first line is 'u,a;b'"),
         ("u a b\nv a\n", {"format": "table"}, "is no table: .*give --format lines"),
@@ -61,25 +60,25 @@ CSV = "user_id,item_id,ts\nu,a,1\nu,b,2\n"
         (CSV, {}, "0 of 2 items are left by min_item_count=5, max_names=None; .* most frequent has 1 events"),
         (CSV, LOOSE | {"min_user_count": 3}, "no user has 3 events left; lower --min-user-count"),
         (CSV, LOOSE | {"max_names": 1}, "1 of 2 items are left"),
-        (CSV, {"min_item_count": 0}, "min_item_count=0 given; whole numbers from 1 are allowed"),
-        (CSV, {"max_names": 2.5}, "max_names=2.5 given"),
-        (CSV, {"split": "random"}, "split 'random' given; last, time, user are allowed"),
-        (CSV, {"split": "time"}, "split 'time' given without a column of times; name it: --time"),
-        (CSV, {"engine": "flink"}, "engine 'flink' given; duckdb, spark are allowed"),
-        (CSV, {"memory": 0.01}, "memory=0.01 GB given; 0.25 to 100,000 are allowed"),
+        (CSV, {"min_item_count": 0}, "min_item_count=0: 1 or more is allowed"),
+        (CSV, {"max_names": 2.5}, "max_names=2.5: 1 or more, or None, is allowed"),
+        (CSV, {"split": "random"}, "split='random': 'last' or 'time' or 'user' is allowed"),
+        (CSV, {"split": "time"}, "split='time' needs a column of times; name it: --time"),
+        (CSV, {"engine": "flink"}, "engine='flink': 'duckdb' or 'spark' is allowed"),
+        (CSV, {"memory": 2}, r"memory=2: 250,000,000 to .* bytes \(0.25 to 100,000 GB\) is allowed"),
+        (CSV, {"min_items": 2}, r"unknown options \['min_items'\]; user, item, time, min_item_count, .* are allowed"),
+        (CSV, {"split": "random", "engine": "flink"}, "split='random': .*; engine='flink': "),
         (gzip.compress(CSV.encode() * 1000)[:-9], {}, "is damaged or cut short"),
         (b"PK\x03\x04", {}, "is a zip archive; unpack it"),
         (b"PAR1 and no more", {}, "is not a sound Parquet file"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, monkeypatch, content, options, message):
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, content, options, message):
     path = wrong(tmp_path, "log", content)
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     with pytest.raises(InputError, match=message) as error:
-        prepare_interactions([path], **options)
+        prepare_interactions([path], tmp_path / "corpus", **options)
     assert "\n" not in str(error.value)
-    assert not list((tmp_path / "temporary").iterdir())
+    assert [file.name for file in tmp_path.iterdir()] == ["log"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, monkeypatch, conte
 def test_files_that_are_not_there_are_named(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        prepare_interactions([path])
+        prepare_interactions([path], "corpus")
+    assert not list(tmp_path.iterdir())
 
 
 def test_spark_without_pyspark_or_java_says_what_to_install(monkeypatch):
@@ -108,9 +108,9 @@ def test_spark_without_pyspark_or_java_says_what_to_install(monkeypatch):
         from_interactions(table(LOG), engine="spark")
 
 
-def test_no_file_is_refused():
+def test_no_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="no file given"):
-        prepare_interactions([])
+        prepare_interactions([], tmp_path / "corpus")
 
 
 AB = ["a", "b"]

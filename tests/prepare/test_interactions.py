@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from superbloom.corpus.corpus import Corpus, split_of
 from superbloom.errors import InputError
-from superbloom.prepare.interactions import from_interactions, prepare_interactions
+from superbloom.prepare.interactions import from_interactions
 from tests.support.cases import CASES
 from tests.support.logs import LOG, LOOSE, described, lines, reference, table
 
@@ -56,12 +56,12 @@ def test_a_log_becomes_what_the_reference_makes_of_it(
         assert described(from_interactions(table(events), time=time, **options)) == expected
 
 
-def test_rows_and_files_may_lie_in_any_order_if_there_are_times(tmp_path, expected):
+def test_rows_and_files_may_lie_in_any_order_if_there_are_times(tmp_path, expected, prepared):
     shuffled = [LOG[place] for place in np.random.default_rng(1).permutation(len(LOG))]
     (tmp_path / "b.csv").write_text(lines(",", "user_id,item_id,ts\n", events=shuffled[:250] + shuffled[:50]))
     pq.write_table(table(shuffled[250:]), tmp_path / "a.parquet")
     for names in (("a.parquet", "b.csv"), ("b.csv", "a.parquet")):
-        corpus = prepare_interactions([tmp_path / name for name in names], time="ts")
+        corpus = prepared([tmp_path / name for name in names], time="ts")
         assert corpus.checksums == expected["timed"]
 
 
@@ -95,7 +95,7 @@ def test_users_and_items_become_text(users, keys):
     assert corpus.info["dropped"] == ({"without a user": missing} if missing else {})
 
 
-def test_what_is_missing_is_left_out_and_counted(tmp_path):
+def test_what_is_missing_is_left_out_and_counted(tmp_path, prepared):
     rows = [
         "u,a,1",
         ",a,2",
@@ -110,7 +110,7 @@ def test_what_is_missing_is_left_out_and_counted(tmp_path):
         "v,c,inf",
     ]
     (tmp_path / "log.csv").write_text("user_id,item_id,ts\n" + "\n".join(rows))
-    found = described(prepare_interactions([tmp_path / "log.csv"], time="ts", **LOOSE))
+    found = described(prepared([tmp_path / "log.csv"], time="ts", **LOOSE))
     assert found["rows"] == {"u": ["a"], "v": ["a", "b", "b"]}
     assert found["dropped"] == {
         "without a user": 2,
@@ -121,10 +121,10 @@ def test_what_is_missing_is_left_out_and_counted(tmp_path):
     }
 
 
-def test_dates_are_read_one_by_one_where_some_cannot(tmp_path):
+def test_dates_are_read_one_by_one_where_some_cannot(tmp_path, prepared):
     times = ["2020-01-03", "2020-01-02T10:00:00.5Z", "2020-13-01", "2020-01-02 11:00:00+02:00", "2020-01-01T00", "nan"]
     (tmp_path / "log.csv").write_text("user_id,item_id,ts\n" + "".join(f"u,{n},{t}\n" for n, t in enumerate(times)))
-    found = described(prepare_interactions([tmp_path / "log.csv"], time="ts", **LOOSE))
+    found = described(prepared([tmp_path / "log.csv"], time="ts", **LOOSE))
     assert found["rows"] == {"u": ["4", "3", "1", "0"]}
     assert found["dropped"] == {"with a time that cannot be read": 2}
 
@@ -142,18 +142,18 @@ def test_dates_of_parquet_and_python_order_events():
         assert described(from_interactions(kind, time="ts", **LOOSE))["rows"] == {"u": ["a", "b"]}
 
 
-def test_latin_1_is_read_if_it_is_said(tmp_path):
+def test_latin_1_is_read_if_it_is_said(tmp_path, prepared):
     text = '"User-ID";"ISBN"\n"å";"ø"\n"å";"é"\n'
     path = tmp_path / "log.csv"
     for encoding in ("latin-1", "utf-16", "cp1252"):
         path.write_bytes(text.encode(encoding))
-        corpus = prepare_interactions([path], user="User-ID", item="ISBN", encoding=encoding, **LOOSE)
+        corpus = prepared([path], user="User-ID", item="ISBN", encoding=encoding, **LOOSE)
         assert described(corpus)["rows"] == {"å": ["ø", "é"]}
 
 
-def test_only_what_is_used_has_to_be_utf_8(tmp_path):
+def test_only_what_is_used_has_to_be_utf_8(tmp_path, prepared):
     (tmp_path / "log.csv").write_bytes(b"user_id,item_id,title\nu,a,Caf\xe9\nu,b,x\n")
-    assert described(prepare_interactions([tmp_path / "log.csv"], **LOOSE))["rows"] == {"u": ["a", "b"]}
+    assert described(prepared([tmp_path / "log.csv"], **LOOSE))["rows"] == {"u": ["a", "b"]}
 
 
 def test_places_of_the_three_splits_by_hand():

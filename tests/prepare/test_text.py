@@ -296,10 +296,10 @@ def test_reserved_entries_are_no_names(tmp_path):
         (b"  \n\n \x00", {}, "no word was found in .*a.txt; give files of text"),
         (b"", {}, "no word was found in"),
         ("☃ ☃".encode(), {}, "the word pieces cover none of the 2 words"),
-        (b"x", {"vocab_size": 20}, "--vocab-size 20 given; the word pieces of '.*vocab.txt' alone are 57: raise it"),
-        (b"x", {"vocab_size": 0}, "vocab_size=0 given; whole numbers from 1"),
-        (b"x", {"min_count": 0}, "min_count=0 given; whole numbers from 1"),
-        (b"x", {"errors": "ignore"}, "errors='ignore' given; 'strict' and 'replace' are allowed"),
+        (b"x", {"vocab_size": 20}, "--vocab-size 20 given; '.*vocab.txt' alone has 57 word pieces: give a larger"),
+        (b"x", {"vocab_size": 0}, "vocab_size=0: 1 or more is allowed"),
+        (b"x", {"min_count": 0}, "min_count=0: 1 or more is allowed"),
+        (b"x", {"errors": "ignore"}, "errors='ignore': 'strict' or 'replace' is allowed"),
     ],
 )
 def test_bad_input_is_one_clear_line(tmp_path, mini, data, options, message):
@@ -392,7 +392,7 @@ def test_the_command(tmp_path, mini, monkeypatch, capsys):
     with pytest.raises(SystemExit) as done:
         main()
     assert done.value.code == 2
-    assert capsys.readouterr().err == "error: errors='skip' given; 'strict' and 'replace' are allowed\n"
+    assert capsys.readouterr().err == "error: errors='skip': 'strict' or 'replace' is allowed\n"
 
 
 def test_real_articles_of_a_real_dump(tmp_path):

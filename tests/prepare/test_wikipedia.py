@@ -3,7 +3,8 @@
 import bz2
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.prepare import wikipedia
 from superbloom.prepare.wikipedia import parts, prepare_wikipedia
 from superbloom.prepare.wikipedia.merge import follow_redirects
 from superbloom.prepare.wikipedia.parts import ARTICLE, NOWHERE, Parser, Rules
+from superbloom.prepare.wikipedia.report import DROPPED
 from superbloom.prepare.wikipedia.wikitext import Site, Titles, link_target, parse_site
 from tests.support.wikitext import GERMAN, dump, find_links, page, read_page, read_pages, read_rows
 
@@ -236,10 +237,18 @@ def test_several_files_are_one_wiki(tmp_path: Path) -> None:
     two.write_bytes(dump(page("B", "[[A]]"), page("R", "#REDIRECT [[B]]"), page("A", "[[repeated]]")))
     notices: list[str] = []
     taken: list[int] = []
-    found, report = read_rows(one, two, notice=notices.append, progress=taken.append)
+    watched: list[tuple[str, int | None, bool]] = []
+
+    @contextmanager
+    def watch(what: str, total: int | None, in_bytes: bool) -> Iterator[Callable[[int], None]]:
+        watched.append((what, total, in_bytes))
+        yield taken.append
+
+    found, report = read_rows(one, two, notice=notices.append, watch=watch)
     assert found == {"A": ["B", "B"], "B": ["A"]}
     assert (report.counts["repeated titles"], report.counts["of repeated titles"], notices) == (1, 1, [])
     assert sum(taken) == one.stat().st_size + two.stat().st_size
+    assert watched == [("reading", sum(taken), True)]
 
 
 def test_report_accounts_for_every_link(tmp_path: Path) -> None:
@@ -250,7 +259,7 @@ def test_report_accounts_for_every_link(tmp_path: Path) -> None:
     assert found == {"A": ["B"], "B": ["A"]}
     counts = report.counts
     assert counts["links"] == 11
-    assert counts["links"] == counts["kept"] + sum(counts.get(name, 0) for name in wikipedia.DROPPED)
+    assert counts["links"] == counts["kept"] + sum(counts.get(name, 0) for name in DROPPED)
     assert [counts[name] for name in ("pages", "articles", "redirects", "entities", "rows")] == [4, 3, 1, 2, 2]
     assert counts["to entities left out"] == 1
     assert (report.top_100, report.top_tenth) == (1.0, 0.5)

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 import pyarrow as pa
 
 from superbloom.corpus.corpus import Corpus
-from superbloom.prepare.wikipedia import Report, prepare_wikipedia
+from superbloom.prepare.wikipedia import WikipediaReport, prepare_wikipedia
 from superbloom.prepare.wikipedia.parts import Rules, parse_page, split_pages
 from superbloom.prepare.wikipedia.wikitext import Site, Titles, find_targets, strip_unparsed
 
@@ -65,7 +65,7 @@ def read_page(block: str, site: Site) -> Page:
     return found
 
 
-def read_rows(*paths: Path, **options: object) -> tuple[dict[str, list[str]], Report]:
+def read_rows(*paths: Path, **options: object) -> tuple[dict[str, list[str]], WikipediaReport]:
     out = paths[0].with_name("corpus")
     report = prepare_wikipedia(paths, out, **options)
     corpus = Corpus.open(out)

@@ -138,7 +138,7 @@ FULL = """
 import sys
 from pathlib import Path
 import numpy as np
-from superbloom.prepare.files import mapped
+from superbloom.prepare.scratch import mapped
 path = Path(sys.argv[1]) / "numbers"
 array = mapped(path, np.int32, 10**6) if sys.argv[2] == "ours" else np.memmap(path, np.int32, "w+", shape=10**6)
 array[:] = 1

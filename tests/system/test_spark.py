@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from superbloom import Superbloom
+from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
 from superbloom.store import model_folder as store
@@ -88,27 +89,29 @@ def test_both_engines_give_the_corpus_of_the_reference(options):
 
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_plain_parquet_with_timestamps_and_numbers_is_used_in_place(tmp_path, zone):
-    folder = tmp_path / "day=1 [x] {y} *"
-    folder.mkdir()
+    """Also in a folder whose name is a pattern, with temporary files in another one."""
+    folder = tmp_path / "day=1 [x] {y} *" / "log=2 [x] {y} *"
+    folder.mkdir(parents=True)
     log = table(LOG)
     log = log.set_column(0, "user_id", pa.array([int(user[1:]) for user, *_ in LOG], pa.uint32()))
     log = log.set_column(2, "ts", log["ts"].cast(pa.timestamp("s")).cast(pa.timestamp("us", zone)))
     for number in range(3):
         pq.write_table(log.slice(200 * number, 200), folder / f"part-{number}.parquet")
-    one, other = (
-        prepare_interactions([folder], time="ts", split="time", engine=engine, scratch=folder)
-        for engine in ("duckdb", "spark")
-    )
+    one, other = (folder.with_name(engine) for engine in ("duckdb", "spark"))
+    for out in (one, other):
+        prepare_interactions([folder], out, time="ts", split="time", engine=out.name)
+    one, other = Corpus.open(one), Corpus.open(other)
     assert described(one) == reference([(user[1:], item, time) for user, item, time in LOG], split="time")
     assert described(other) == described(one)
     assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.parent.iterdir())) == 3
 
 
 def test_fractions_of_seconds_from_a_csv(tmp_path):
     events = [(user, item, time / 8) for user, item, time in LOG]
     (tmp_path / "log.csv").write_text(lines(",", "user_id,item_id,ts\n", events=events))
-    corpus = prepare_interactions([tmp_path / "log.csv"], time="ts", split="time", engine="spark")
-    assert described(corpus) == reference(events, split="time")
+    prepare_interactions([tmp_path / "log.csv"], tmp_path / "corpus", time="ts", split="time", engine="spark")
+    assert described(Corpus.open(tmp_path / "corpus")) == reference(events, split="time")
 
 
 def test_a_log_of_which_nothing_is_left_is_refused():

@@ -91,7 +91,7 @@ def test_killed_at_any_moment_it_goes_on(site: Path, kind: str, size: int, momen
         assert not out.exists()
     done = finish(site, start(site, *command, pieces=size))
     assert flaw(done) is None
-    assert f"going on with {parts.name}: " in done.err
+    assert f"resuming from {parts.name}: " in done.err
     assert files(out) == files(site / f"whole.{kind}")
     assert not parts.exists()
 
@@ -199,5 +199,5 @@ def test_changed_dump_starts_anew(tmp_path: Path) -> None:
     )
     for name, again, fresh in zip(changes, results[::2], results[1::2], strict=True):
         assert (again.code, again.err) == (fresh.code, fresh.err)
-        assert "going on" not in again.err
+        assert "resuming" not in again.err
         assert redone(tmp_path / f"{name} out", again._replace(code=0), tmp_path / (name * 2)) is None

@@ -1,13 +1,19 @@
-"""What readers take from files: options of `prepare sequences`, `interactions`, `wikipedia` and `text`."""
+"""The options of the readers: `prepare sequences`, `interactions`, `wikipedia` and `text`.
+
+Memory is a number of bytes here and everywhere in Python. Only the command line takes GB.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Any, Literal, TypeVar
 
-from superbloom.config.option import option, whole
-from superbloom.errors import InputError, check_whole
+from superbloom.config.option import Allowed, faults, make, option, refuse, whole
+
+T = TypeVar("T")
 
 GB = 10**9
 DEFAULT_MEMORY_BYTES = 2 * GB
@@ -19,23 +25,28 @@ LogFormat = Literal["auto", "table", "lines"]
 OnBadBytes = Literal["strict", "replace"]
 
 
+def reader_options(kind: type[T], options: T | None, given: Mapping[str, Any]) -> T:
+    """These options, or the defaults, with single ones replaced by name; InputError if a name is unknown.
+
+    >>> reader_options(WikipediaOptions, WikipediaOptions(strict=True), {"min_count": 5}).min_count
+    5
+    """
+    return make(kind, (vars(options) if options else {}) | dict(given))
+
+
 def _memory(help: str, low: int) -> int:
-    value: int = option(DEFAULT_MEMORY_BYTES, help, whole(low), gigabytes=True)
+    text = f"{low:,} to {MAX_MEMORY_BYTES:,} bytes ({low / GB:g} to {MAX_MEMORY_BYTES // GB:,} GB)"
+    value: int = option(DEFAULT_MEMORY_BYTES, help, Allowed(low, MAX_MEMORY_BYTES, text), gigabytes=True)
     return value
 
 
-def check_memory(memory: int) -> None:
-    """Raise InputError unless a number of bytes is enough to work with."""
-    if type(memory) is not int or not MIN_MEMORY_BYTES <= memory <= MAX_MEMORY_BYTES:
-        raise InputError(
-            f"memory={memory!r:.80} bytes given; {MIN_MEMORY_BYTES:,} to {MAX_MEMORY_BYTES:,} are allowed: "
-            "0.25 to 100,000 GB"
-        )
-
-
-def check_names(min_count: int, max_names: int | None) -> None:
-    """Raise InputError unless a lowest count and a highest number of names are whole numbers."""
-    check_whole(min_count=min_count, max_names=1 if max_names is None else max_names)
+def _check(options: Any, *conflicts: str) -> None:
+    """Make NumPy's integers plain ones, which JSON can hold, then refuse all faults in one line."""
+    for spec in fields(options):
+        value = getattr(options, spec.name)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            object.__setattr__(options, spec.name, int(value))
+    refuse([*faults(options), *conflicts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +57,11 @@ class SequencesOptions:
     keyed: bool = option(
         False, "The first field names the row (a user, a page) and is no element of it.", flag="--keyed"
     )
-    max_names: int | None = option(None, "Keep only the most frequent names.")
-    min_count: int = option(1, "Leave out names that occur less often.")
+    max_names: int | None = option(None, "Keep only the most frequent names.", whole(1))
+    min_count: int = option(1, "Leave out names that occur less often.", whole(1))
 
     def __post_init__(self) -> None:
-        check_names(self.min_count, self.max_names)
-        if not self.sep:
-            raise InputError("an empty --sep given; a tab, ' ', ',' or another text is allowed")
+        _check(self, *([] if self.sep else ["sep='': a tab, ' ', ',' or another text is allowed"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +71,24 @@ class InteractionsOptions:
     user: str = option("user_id", "Column of users; its number, from 0, if there is no header.")
     item: str = option("item_id", "Column of items.")
     time: str | None = option(None, "Column of times.", shown_default="events lie in order")
-    min_item_count: int = option(5, "Leave out items with fewer events.")
-    min_user_count: int = option(2, "Leave out users with fewer events left.")
-    max_names: int | None = option(None, "Keep only the most frequent items.")
+    min_item_count: int = option(5, "Leave out items with fewer events.", whole(1))
+    min_user_count: int = option(2, "Leave out users with fewer events left.", whole(1))
+    max_names: int | None = option(None, "Keep only the most frequent items.", whole(1))
     split: Split = option(
         "last", "What is held out. last: the end of each row; time: the last 10 % of events; user: some rows."
     )
     drop_repeats: bool = option(False, "Keep only the first event of a user with each item.", flag="--drop-repeats")
     engine: EngineName = option("duckdb", "duckdb, or spark for logs beyond one machine.")
-    memory: int = _memory("Memory to use, in GB.", 0)
+    memory: int = _memory("Memory to use: GB on the command line, bytes in Python.", MIN_MEMORY_BYTES)
     format: LogFormat = option("auto", "auto, table, or lines: a user and the items in order on each line.")
     encoding: str = option("utf-8", "Encoding of text: utf-8, latin-1 …")
 
     def __post_init__(self) -> None:
-        check_whole(min_item_count=self.min_item_count, min_user_count=self.min_user_count)
-        check_whole(max_names=1 if self.max_names is None else self.max_names)
-        for name, kind in (("split", Split), ("engine", EngineName)):
-            if (value := getattr(self, name)) not in get_args(kind):
-                raise InputError(f"{name} {value!r} given; {', '.join(get_args(kind))} are allowed")
-        if self.split == "time" and self.time is None:
-            raise InputError("split 'time' given without a column of times; name it: --time timestamp")
-        check_memory(self.memory)
+        for name in ("user", "item", "time"):
+            if isinstance(place := getattr(self, name), Integral):  # the number of a column
+                object.__setattr__(self, name, str(place))
+        untimed = self.split == "time" and self.time is None
+        _check(self, *(["split='time' needs a column of times; name it: --time timestamp"] if untimed else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +100,16 @@ class WikipediaOptions:
     drop_disambiguations: bool = option(
         False, "Leave out disambiguation pages and links to them.", flag="--drop-disambiguations"
     )
-    max_names: int | None = option(None, "Keep only the most frequent link targets.", flag="--max-entities")
-    min_count: int = option(1, "Leave out names that occur less often.")
+    max_names: int | None = option(None, "Keep only the most frequent link targets.", whole(1), flag="--max-entities")
+    min_count: int = option(1, "Leave out names that occur less often.", whole(1))
     strict: bool = option(
         False, "Write nothing if a dump is damaged. (default: keep what precedes, exit 3)", flag="--strict"
     )
     workers: int | None = option(None, "Processes to use.", whole(1), shown_default="one per core")
-    memory: int = _memory("Memory for all processes, in GB.", GB)
+    memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
 
     def __post_init__(self) -> None:
-        check_names(self.min_count, self.max_names)
-        check_memory(self.memory)
+        _check(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +126,7 @@ class TextOptions:
     cased: bool = option(False, "Keep upper case and accents.", flag="--cased")
     errors: OnBadBytes = option("strict", "Bytes that are not UTF-8: strict refuses them, replace continues.")
     workers: int | None = option(None, "Processes to use.", whole(1), shown_default="one per core")
-    memory: int = _memory("Memory for all processes, in GB.", GB)
+    memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
 
     def __post_init__(self) -> None:
-        check_whole(vocab_size=self.vocab_size, min_count=self.min_count)
-        if self.errors not in get_args(OnBadBytes):
-            allowed = " and ".join(map(repr, get_args(OnBadBytes)))
-            raise InputError(f"errors={self.errors!r} given; {allowed} are allowed")
-        check_memory(self.memory)
+        _check(self)

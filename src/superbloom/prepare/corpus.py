@@ -1,12 +1,13 @@
-"""The corpus class that users import: corpus.Corpus with a constructor for every kind of input."""
+"""The corpus class that users import: corpus.Corpus, also made from a DataFrame of events."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 from superbloom import corpus
+from superbloom.config import InteractionsOptions
 
-EAGER = ("pandas", "polars", "pyarrow", "modin", "cudf")  # tables that can be made of columns
+EAGER = ("pandas", "polars", "pyarrow", "modin", "cudf")  # libraries whose tables can be made from columns
 
 
 class Corpus(corpus.Corpus):
@@ -18,10 +19,16 @@ class Corpus(corpus.Corpus):
     """
 
     @classmethod
-    def from_interactions(cls, events: Any, user: str = "user_id", item: str = "item_id", **options: Any) -> Self:
+    def from_interactions(
+        cls,
+        events: Any,
+        user: str | int = InteractionsOptions.user,
+        item: str | int = InteractionsOptions.item,
+        **options: Any,
+    ) -> Self:
         """One row per user from a table of events: pandas, polars, Arrow and others.
 
-        options are those of `prepare interactions`: time, min_item_count, split and more.
+        options: those of `prepare interactions`: time, min_item_count, split and more.
         """
         import narwhals as nw
 

@@ -1,4 +1,4 @@
-"""What runs the expressions of interactions.py: DuckDB on this machine, or Spark; both read and write Parquet files."""
+"""The engines that run the Ibis expressions of events.py: DuckDB on this machine, or Spark. Both use Parquet files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import glob
 import os
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,41 +15,34 @@ from typing import Any, Protocol
 import ibis
 import ibis.expr.types as ir
 
+from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
-from superbloom.prepare.duck import duckdb_told
+from superbloom.prepare.duck import duckdb_errors
+from superbloom.prepare.scratch import scratch_folder
 from superbloom.runtime import available_cores
 
-LEAST_MEMORY = 0.25  # GB
-MOST_MEMORY = 100_000
 NO_JAVA = "--engine spark needs Java 17; apt install openjdk-17-jre-headless (and see JAVA_HOME), or use DuckDB"
-PER_THREAD = 0.125  # GB that DuckDB wants for each thread
+THREAD_BYTES = 125_000_000  # that DuckDB wants for each thread
+MIN_SPARK_BYTES = 10**9
+MB = 10**6
 
 
 @contextmanager
-def working(engine: str, memory: float, scratch: str | os.PathLike[str] | None) -> Iterator[tuple[Engine, Path]]:
-    """An engine and a temporary folder, both gone afterwards."""
-    if engine not in ENGINES:
-        raise InputError(f"engine {engine!r} given; {', '.join(ENGINES)} are allowed")
-    if not LEAST_MEMORY <= memory <= MOST_MEMORY:
-        raise InputError(f"memory={memory} GB given; {LEAST_MEMORY} to {MOST_MEMORY:,} are allowed")
-    if scratch is not None:
-        Path(scratch).mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".interactions-", dir=scratch)).resolve()
-    try:
-        with ENGINES[engine](folder, memory) as run:
-            yield run, folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def working(options: InteractionsOptions, out: Path | None) -> Iterator[tuple[Engine, Path]]:
+    """An engine and a temporary folder beside `out`. Both end with the block."""
+    start = _spark if options.engine == "spark" else _duckdb
+    with scratch_folder(out) as folder, start(folder, options.memory) as engine:
+        yield engine, folder
 
 
 class Engine(Protocol):
-    """What runs expressions."""
+    """Runs Ibis expressions on Parquet files."""
 
     def read(self, folder: Path) -> ir.Table:
         """The Parquet files of a folder as one table."""
 
     def write(self, table: ir.Table, folder: Path) -> None:
-        """A table as Parquet files of a new folder, in order of their names if the table is ordered."""
+        """Write a table to a new folder. The names of the files keep the order of a sorted table."""
 
 
 class DuckDB:
@@ -66,17 +58,17 @@ class DuckDB:
 
 
 @contextmanager
-def _duckdb(folder: Path, memory: float) -> Iterator[Engine]:
-    limit = memory / 2  # the rest is for what is not DuckDB: this process itself, pieces being read and written
+def _duckdb(folder: Path, memory: int) -> Iterator[Engine]:
+    limit = memory // 2  # this process needs the rest, for the pieces that it reads and writes
     backend = ibis.duckdb.connect(
-        memory_limit=f"{int(limit * 1000)}MB",
-        threads=max(1, min(available_cores(), int(limit / PER_THREAD))),
+        memory_limit=f"{limit}B",
+        threads=max(1, min(available_cores(), limit // THREAD_BYTES)),
         temp_directory=str(folder / "spilled"),
         preserve_insertion_order=False,
     )
     backend.raw_sql("SET enable_progress_bar = false")  # it would go to standard output
     try:
-        with duckdb_told():
+        with duckdb_errors():
             yield DuckDB(backend)
     finally:
         backend.disconnect()
@@ -94,8 +86,8 @@ class Spark:
 
 
 @contextmanager
-def _spark(folder: Path, memory: float) -> Iterator[Engine]:
-    """The session that is active or configured (SPARK_REMOTE, spark-defaults.conf), or one on this machine."""
+def _spark(folder: Path, memory: int) -> Iterator[Engine]:
+    """Spark in the active or configured session (SPARK_REMOTE, spark-defaults.conf), or in a new one here."""
     try:
         from py4j.protocol import Py4JError
         from pyspark import SparkContext
@@ -107,7 +99,7 @@ def _spark(folder: Path, memory: float) -> Iterator[Engine]:
     if active is None and not remote and not (shutil.which("java") or "JAVA_HOME" in os.environ):
         raise InputError(NO_JAVA)
     settings: dict[str, Any] = {
-        "spark.driver.memory": f"{max(1000, int(memory * 1000))}m",
+        "spark.driver.memory": f"{max(MIN_SPARK_BYTES, memory) // MB}m",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
@@ -132,12 +124,12 @@ def _spark(folder: Path, memory: float) -> Iterator[Engine]:
     except (PySparkException, Py4JError) as error:
         reason = " ".join(str(error).split())[:200]
         no_java = "JAVA_GATEWAY_EXITED" in reason
-        raise InputError(NO_JAVA if no_java else f"Spark gave up: {reason}; mend that, or use DuckDB") from None
+        raise InputError(NO_JAVA if no_java else f"Spark gave up: {reason}; fix that, or use DuckDB") from None
 
 
 @contextmanager
 def _silent_start(log: Path) -> Iterator[None]:
-    """What processes started inside write to standard error goes to a file."""
+    """Send what processes started inside print on standard error to a file."""
     kept = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -146,6 +138,3 @@ def _silent_start(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-ENGINES = {"duckdb": _duckdb, "spark": _spark}

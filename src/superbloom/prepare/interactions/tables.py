@@ -43,7 +43,7 @@ from superbloom.prepare.interactions.columns import (
     times_of,
     whole,
 )
-from superbloom.prepare.interactions.text_tables import FORMATS, File, read_text, with_partition
+from superbloom.prepare.interactions.text_tables import File, read_text, with_partition
 
 ROW_GROUP = 2**18
 SCHEMA = pa.schema(
@@ -107,8 +107,6 @@ def log_of_files(
     files: Sequence[File], columns: Columns, folder: Path, format_: str, encoding: str, progress: Progress
 ) -> Log:
     """The log in these files, made readable for an engine in `folder`."""
-    if format_ not in FORMATS:
-        raise InputError(f"format {format_!r} given; {', '.join(FORMATS)} are allowed")
     try:
         "".encode(encoding)  # which refuses codecs that are not of text
     except (LookupError, UnicodeError):

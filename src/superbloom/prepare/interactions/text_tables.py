@@ -23,7 +23,6 @@ import pyarrow.csv
 from superbloom.errors import InputError
 from superbloom.prepare.interactions.columns import RECBOLE_TYPE, Columns, find_column
 
-FORMATS = ("auto", "table", "lines")
 HEAD_BYTES = 2**18  # by which a text file is recognised
 BLOCK_BYTES = 2**23
 SEPARATORS = ("\t", ",", ";", "::", " ")

@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from superbloom.config.readers import OnBadBytes
 from superbloom.corpus import Reader, Words
 from superbloom.errors import InputError
 from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
-
-ERRORS = ("strict", "replace")
 
 
 class Part(NamedTuple):
@@ -38,14 +37,14 @@ class Reading(NamedTuple):
 
     folder: Path
     lowercase: bool
-    errors: str
+    errors: OnBadBytes
 
     def start(self) -> Callable[[Piece], Part]:
         reader = Reader(self.lowercase)
         return lambda piece: read(piece, reader, self.errors, self.folder)
 
 
-def read(piece: Piece, reader: Reader, errors: str, folder: Path) -> Part:
+def read(piece: Piece, reader: Reader, errors: OnBadBytes, folder: Path) -> Part:
     """Write the files of a piece."""
     words, documents, titles = words_of(piece, reader, errors)
     stem = str(folder / f"{piece.number:06d}")
@@ -58,7 +57,7 @@ def read(piece: Piece, reader: Reader, errors: str, folder: Path) -> Part:
     return Part(piece.number, len(words.names), len(words.numbers))
 
 
-def words_of(piece: Piece, reader: Reader, errors: str) -> tuple[Words, np.ndarray, list[str | None]]:
+def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, np.ndarray, list[str | None]]:
     """The words of a piece, at which of them documents begin, and the titles of those.
 
     What precedes the first of them belongs to a document of the piece before.

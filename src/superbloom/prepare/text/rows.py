@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from superbloom.corpus import Corpus, Segmenter, Vocab, Words, split_of
-from superbloom.prepare.files import mapped
+from superbloom.prepare.scratch import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.workers import Pool
 
