@@ -71,7 +71,7 @@ def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
     option = typer.Option(
         *([flag] if flag else []),
         help=spec.metadata["help"] + _default_text(spec),
-        metavar=f"[{'|'.join(choices)}]" if choices else None,
+        metavar=f"<{'|'.join(choices)}>" if choices else None,
         rich_help_panel=panel,
         show_default=False,
     )
