@@ -263,11 +263,11 @@ def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):
     ("content", "message"),
     [
         (b"", "is empty; give a vocab.txt"),
-        (b"[MASK]\nthe\na\nthe\n", "'the' stands in '.*' twice, on lines 2 and 4; remove one"),
+        (b"[MASK]\nthe\na\nthe\n", "lists 'the' twice, on lines 2 and 4; remove one"),
         (b"the\na\n", r"has no \[MASK\] among its 2 entries"),
         (b"[MASK]\ncaf\xe9\n", "line 2 of '.*' is not UTF-8 \\(byte 0xe9\\)"),
-        (b"[MASK]\n\nthe\n", "line 2 of '.*' is ''; a word piece is neither empty nor has a space"),
-        (b"[MASK]\nnew york\n", "line 2 of '.*' is 'new york'; a word piece is neither empty"),
+        (b"[MASK]\n\nthe\n", "line 2 of '.*' is ''; a word piece is not empty and has no space"),
+        (b"[MASK]\nnew york\n", "line 2 of '.*' is 'new york'; a word piece is not empty"),
         (b"[MASK]\n[CLS]\n", "has only reserved entries in brackets"),
     ],
 )

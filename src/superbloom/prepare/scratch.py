@@ -13,7 +13,7 @@ import numpy as np
 
 @contextmanager
 def scratch_folder(out: Path | None) -> Iterator[Path]:
-    """A temporary folder beside `out`, which has room for a corpus; without `out` where the system keeps such."""
+    """A temporary folder on the disk of `out`, or without `out`, where the system keeps temporary files."""
     prefix, parent = (".superbloom-", None) if out is None else (f".{out.name}-", out.resolve().parent)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder).resolve()

@@ -1,4 +1,4 @@
-"""The columns of a log: which are wanted, and what they hold as names and times."""
+"""The columns of a log: where they are, and their values as names and times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from superbloom.errors import InputError
 
 ALLOWED = "give text or whole numbers"
 RECBOLE_TYPE = re.compile(r":(token|float)(_seq)?$")
-EXACT = 2**53  # whole numbers up to here are told apart by a float64
+MAX_EXACT = 2**53  # a float64 holds all whole numbers up to this exactly
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that matter, by their names, or by their places in files without a header."""
+    """The columns to read: their names, or their places in files without a header."""
 
     user: str
     item: str
@@ -35,7 +35,7 @@ class Columns:
 
 @dataclass
 class Seen:
-    """What was seen among the times of a log: which kinds, whether all are whole, how many cannot be read."""
+    """What was seen among the times of a log: kinds, fractions, and the number that cannot be read with an example."""
 
     kinds: set[str] = field(default_factory=set)
     fractions: bool = False
@@ -48,7 +48,7 @@ def find_column(name: str, names: Sequence[str], where: str, header: bool = True
     for spelling in (name, RECBOLE_TYPE.sub("", name)):
         found = [place for place, other in enumerate(names) if other == spelling]
         if len(found) > 1:
-            raise InputError(f"{where} has {len(found)} columns {name!r}; give every column a name of its own")
+            raise InputError(f"{where} has {len(found)} columns {name!r}; give every column its own name")
         if found:
             return found[0]
     shown = ", ".join(repr(other) for other in names[:20]) + (", …" if len(names) > 20 else "")
@@ -63,7 +63,7 @@ def find_column(name: str, names: Sequence[str], where: str, header: bool = True
 
 
 def names_of(column: pa.ChunkedArray, name: str, where: str) -> pa.Array:
-    """A column as names: text as it is, whole numbers as their digits; empty text and NaN are missing.
+    """A column as names: text stays, whole numbers become digits, empty text and NaN become null.
 
     >>> names_of(pa.chunked_array([[1.0, None, 20.0]]), "item_id", "the table").to_pylist()
     ['1', None, '20']
@@ -91,7 +91,7 @@ def names_of(column: pa.ChunkedArray, name: str, where: str) -> pa.Array:
 
 def _inexact(column: pa.Array) -> bool:
     values = column.drop_null().to_numpy(zero_copy_only=False)
-    return bool((np.trunc(values) != values).any() or (np.abs(values) > EXACT).any())
+    return bool((np.trunc(values) != values).any() or (np.abs(values) > MAX_EXACT).any())
 
 
 def _digits(column: pa.Array) -> pa.Array:
@@ -99,10 +99,10 @@ def _digits(column: pa.Array) -> pa.Array:
 
 
 def whole(values: Iterable[float | None], name: str) -> list[str | None]:
-    """Numbers as their digits, refusing those that are not whole, or too large to be exact in a float."""
+    """Numbers as digits. Refuses numbers that are not whole, or too large to be exact in a float."""
     texts: list[str | None] = []
     for value in values:
-        if value is not None and not (float(value).is_integer() and abs(value) <= EXACT):
+        if value is not None and not (float(value).is_integer() and abs(value) <= MAX_EXACT):
             why = "which a float does not hold exactly" if float(value).is_integer() else "which is not whole"
             raise InputError(f"column {name!r} holds {value!r}, {why}; {ALLOWED}")
         texts.append(None if value is None else str(int(value)))
@@ -110,7 +110,7 @@ def whole(values: Iterable[float | None], name: str) -> list[str | None]:
 
 
 def _plain(column: pa.ChunkedArray) -> tuple[pa.Array, pa.DataType]:
-    """A column in one piece, without dictionary, and its type."""
+    """A column as one array, without a dictionary, and its type."""
     array = column.combine_chunks()
     array = array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array
     if pa.types.is_dictionary(array.type):
@@ -125,7 +125,7 @@ def is_text(kind: pa.DataType) -> bool:
 def times_of(
     column: pa.ChunkedArray, counted: pa.Array, name: str, where: str, seen: Seen
 ) -> tuple[pa.Array, pa.Array]:
-    """A column as times, rounded down, and what that took away; what cannot be read is noted if it is to be counted."""
+    """A column as times rounded down, and the fractions lost. Unreadable times of `counted` events go to `seen`."""
     column, kind = _plain(column)
     if pa.types.is_null(kind):
         return column.cast(pa.int64()), column.cast(pa.float64())
@@ -156,7 +156,7 @@ def times_of(
 
 
 def _rounded(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Numbers rounded down to int64, and the rest; what int64 cannot hold is missing."""
+    """Numbers rounded down to int64, and the fractions; null for what int64 cannot hold."""
     if not pa.types.is_floating(values.type):
         return values.cast(pa.int64()), pa.array(np.zeros(len(values)))
     numbers = values.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
@@ -167,7 +167,7 @@ def _rounded(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _parsed(texts: pa.Array, kinds: set[str]) -> pa.Array:
-    """Text as times, int64 or float64: numbers, or the microseconds since 1970 of ISO dates; the rest is missing."""
+    """Text as times, int64 or float64: numbers, or ISO dates as microseconds since 1970; null for the rest."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), pa.int64())
     for kind, casts in (
@@ -186,7 +186,7 @@ def _parsed(texts: pa.Array, kinds: set[str]) -> pa.Array:
 
 
 def _parsed_one_by_one(texts: list[str | None], kinds: set[str]) -> pa.Array:
-    """The same where some of the texts are not what the others are."""
+    """The same for texts of different kinds."""
     values: list[int | float | None] = []
     for text in texts:
         value: int | float | None = None
@@ -205,7 +205,7 @@ def _parsed_one_by_one(texts: list[str | None], kinds: set[str]) -> pa.Array:
 
 
 def _microseconds(text: str) -> int:
-    """The microseconds since 1970 of an ISO date; without a zone it is taken as UTC.
+    """An ISO date as microseconds since 1970. Without a time zone it is UTC.
 
     >>> _microseconds("1970-01-01T01:00:01.5+01:00"), _microseconds("1970-01-02")
     (1500000, 86400000000)

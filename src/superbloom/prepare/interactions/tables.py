@@ -1,24 +1,24 @@
-"""Any interaction log as Parquet files that an engine can read (interactions.py): who, what and, if known, when.
+"""Any interaction log → Parquet files of user, item and time that an engine can read.
 
     text        CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines; packed or not
-    Parquet     a file, or a folder of part files; plain ones are not copied
+    Parquet     a file, or a folder of part files; files with plain columns are not copied
     DataFrame   pandas, polars, Arrow and whatever else narwhals reads
 
-What a file is, its first bytes tell, not its name. Everything else becomes one Parquet file of
+The first bytes of a file decide what it is, not its name. Whatever is not plain Parquet becomes one Parquet file:
 
-    user, item  text; missing where there was no text, an empty one, or NaN
-    time        int64: a number rounded down, or the microseconds since 1970 of a date; missing where there was none
-    fraction    float64: what the rounding took away
-    row         int64: where the event stood
+    user, item  text; null if there was none, an empty one, or NaN
+    time        int64: a number rounded down, or microseconds since 1970; null if there was none
+    fraction    float64: the part lost by rounding
+    row         int64: the place of the event in the log
 
-It is read and written in pieces, so that a log may be larger than the memory.
+Logs are read and written in batches, so that they may be larger than the memory.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -44,18 +44,17 @@ from superbloom.prepare.interactions.columns import (
     whole,
 )
 from superbloom.prepare.interactions.text_tables import File, read_text, with_partition
+from superbloom.progress import Progress
 
-ROW_GROUP = 2**18
+BATCH_EVENTS = 2**18
 SCHEMA = pa.schema(
     {"user": pa.string(), "item": pa.string(), "time": pa.int64(), "fraction": pa.float64(), "row": pa.int64()}
 )
 
-Progress = Callable[[int], None]
-
 
 @dataclass
 class Log:
-    """A folder of Parquet files, which of their columns are what, and what was seen when times were copied."""
+    """A folder of Parquet files, the names of their columns, and what was seen among the times."""
 
     folder: Path
     columns: Columns
@@ -63,7 +62,7 @@ class Log:
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[File]:
-    """The files of a log, those of a folder in order of their names; remote ones are fetched into `folder`."""
+    """The files of a log; those of a folder in the order of their names. Remote ones are fetched into `folder`."""
     files: list[File] = []
     for number, path in enumerate(os.fspath(path) for path in paths):
         local = _fetched(path, folder / f"fetched-{number}") if "://" in path else Path(path)
@@ -71,7 +70,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[Fi
             files.append(File(local, path, {}))
             continue
         parts = [part.relative_to(local) for part in local.rglob("*") if part.is_file()]
-        # As Hive and Spark do: _SUCCESS, .crc files and folders half written are no data.
+        # As in Hive and Spark, _SUCCESS, .crc files and unfinished folders are not data.
         parts = sorted(part for part in parts if not any(name.startswith(("_", ".")) for name in part.parts))
         if not parts:
             raise InputError(f"'{path}' is a folder without files; give a file, or a folder of part files")
@@ -84,7 +83,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[Fi
 
 
 def _fetched(address: str, target: Path) -> Path:
-    """What lies at a remote address, copied to a local place."""
+    """Copy the file or folder at a remote address to a local one."""
     try:
         system, path = pa.fs.FileSystem.from_uri(address)
         there = system.get_file_info(path)
@@ -106,9 +105,9 @@ def _fetched(address: str, target: Path) -> Path:
 def log_of_files(
     files: Sequence[File], columns: Columns, folder: Path, format_: str, encoding: str, progress: Progress
 ) -> Log:
-    """The log in these files, made readable for an engine in `folder`."""
+    """The log in these files, as Parquet files in `folder`."""
     try:
-        "".encode(encoding)  # which refuses codecs that are not of text
+        "".encode(encoding)  # it refuses codecs that are not for text
     except (LookupError, UnicodeError):
         raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
     folder.mkdir()
@@ -128,11 +127,11 @@ def log_of_files(
 
 
 def _is_plain(file: File, columns: Columns) -> bool:
-    """Whether both engines read a Parquet file, and its columns, as they are."""
+    """Whether both engines can read a Parquet file and its columns as they are."""
     if _head(file.path)[:4] != b"PAR1":
         return False
     schema = _parquet(file).schema_arrow
-    names = [name.lower() for name in schema.names]  # engines do not tell ID from id
+    names = [name.lower() for name in schema.names]  # to engines, ID and id are the same
     if len(set(names)) < len(names) or any(name not in schema.names for name in columns.wanted().values()):
         return False
     named = all(is_text(kind) or pa.types.is_integer(kind) for kind in _kinds(file, columns)[:2])
@@ -164,7 +163,7 @@ def _parquet(file: File) -> pq.ParquetFile:
 
 def _damaged(file: File, error: Exception) -> InputError:
     return InputError(
-        f"'{file.name}' is not a sound Parquet file ({' '.join(str(error).split())[:200]}); fetch it again"
+        f"'{file.name}' is not a valid Parquet file ({' '.join(str(error).split())[:200]}); fetch it again"
     )
 
 
@@ -176,7 +175,7 @@ def _head(path: Path) -> bytes:
 
 
 def _read(file: File, columns: Columns, format_: str, encoding: str, progress: Progress) -> Iterator[pa.Table]:
-    """The columns of a file as they are, named user, item, time, in pieces."""
+    """The columns of a file, not converted and named user, item, time, in batches."""
     if _head(file.path) == b"PAR1":
         yield from _read_parquet(file, columns, progress)
     else:
@@ -192,7 +191,7 @@ def _read_parquet(file: File, columns: Columns, progress: Progress) -> Iterator[
     }
     stored = {role: names[place] for role, place in places.items() if place < len(names)}
     try:
-        for batch in source.iter_batches(ROW_GROUP, columns=list(dict.fromkeys(stored.values())), use_threads=False):
+        for batch in source.iter_batches(BATCH_EVENTS, columns=list(dict.fromkeys(stored.values())), use_threads=False):
             yield with_partition({role: batch[name] for role, name in stored.items()}, len(batch), columns, file)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(file, error) from None
@@ -216,8 +215,8 @@ def log_of_frame(frame: Any, columns: Columns, folder: Path) -> Log:
     eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
     table = pa.table({role: _arrow_column(eager[name], name, role == "time") for role, name in chosen.items()})
     folder.mkdir()
-    starts = range(0, max(1, table.num_rows), ROW_GROUP)
-    return _copy((("the table", table.slice(start, ROW_GROUP)) for start in starts), columns, folder)
+    starts = range(0, max(1, table.num_rows), BATCH_EVENTS)
+    return _copy((("the table", table.slice(start, BATCH_EVENTS)) for start in starts), columns, folder)
 
 
 def _arrow_column(series: Any, name: str, is_time: bool) -> pa.ChunkedArray:
@@ -234,7 +233,7 @@ def _arrow_column(series: Any, name: str, is_time: bool) -> pa.ChunkedArray:
 
 
 def _object_text(value: Any, column: str, is_time: bool) -> str | None:
-    """What a column of Python objects holds, as text: of names, 1, "1" and 1.0 are the same."""
+    """A value in a column of Python objects as text. As names, 1, "1" and 1.0 are the same."""
     if value is None or isinstance(value, str):
         return value
     if type(value).__name__ == "NAType" or (isinstance(value, float | np.floating | date) and value != value):
@@ -249,7 +248,7 @@ def _object_text(value: Any, column: str, is_time: bool) -> str | None:
 
 
 def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path) -> Log:
-    """Write the pieces as one Parquet file of names and times."""
+    """Write tables as one Parquet file of names and times."""
     copied = Columns("user", "item", None if columns.time is None else "time")
     log = Log(folder, copied)
     rows = 0
@@ -258,7 +257,7 @@ def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path
 
         def flush() -> None:
             if waiting:
-                writer.write_table(pa.concat_tables(waiting), ROW_GROUP)
+                writer.write_table(pa.concat_tables(waiting), BATCH_EVENTS)
                 waiting.clear()
 
         for where, piece in pieces:
@@ -279,7 +278,7 @@ def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path
             ]
             waiting.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
             rows += size
-            if sum(table.num_rows for table in waiting) >= ROW_GROUP:
+            if sum(table.num_rows for table in waiting) >= BATCH_EVENTS:
                 flush()
         flush()
     return log

@@ -1,7 +1,7 @@
 """Text files as tables: CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines.
 
-What separates the fields, whether they are quoted, and whether there is a header, the first lines tell. The text is
-then read in pieces, as columns named user, item and time.
+The first lines decide what separates the fields, whether they are quoted, and whether there is a header. The text is
+then read in batches, as columns named user, item and time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pyarrow.csv
 from superbloom.errors import InputError
 from superbloom.prepare.interactions.columns import RECBOLE_TYPE, Columns, find_column
 
-HEAD_BYTES = 2**18  # by which a text file is recognised
+HEAD_BYTES = 2**18  # that decide the layout of a text file
 BLOCK_BYTES = 2**23
 SEPARATORS = ("\t", ",", ";", "::", " ")
-# pyarrow splits at single bytes only, so other separators become this one, which no text holds.
+# pyarrow splits only at single bytes, so other separators are replaced by this one, which no text holds.
 UNIT = b"\x1f"
 END = "\x1fend"
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -34,7 +34,7 @@ NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class File:
-    """A file of the log; partition is what the folders it lies in say, as in day=2020-01-01/part-0.parquet."""
+    """A file of the log. partition: columns in the names of its folders, as in day=2020-01-01/part-0.parquet."""
 
     path: Path
     name: str
@@ -42,7 +42,7 @@ class File:
 
 
 def with_partition(found: dict[str, Any], size: int, columns: Columns, file: File) -> pa.Table:
-    """A piece with the columns that only the names of folders tell."""
+    """A batch with the columns that are only in the names of folders."""
     for role, name in columns.wanted().items():
         if role not in found:
             value = file.partition[name]
@@ -53,13 +53,13 @@ def with_partition(found: dict[str, Any], size: int, columns: Columns, file: Fil
 def read_text(
     file: File, stream: io.BufferedReader, columns: Columns, format_: str, encoding: str
 ) -> Iterator[pa.Table]:
-    """The columns of a text as they are, named user, item, time, in pieces."""
+    """The columns of a text, not converted and named user, item, time, in batches."""
     head = stream.read(HEAD_BYTES)
     cut = len(head) == HEAD_BYTES
     text = _decoded(head, encoding, cut, file)
     if "\0" in text:
         raise InputError(
-            f"'{file.name}' is no text; CSV, TSV, lines and Parquet are read, Parquet not inside another packing "
+            f"'{file.name}' is not text; CSV, TSV, lines and Parquet are allowed, but not compressed Parquet files "
             "(for UTF-16 give --encoding utf-16)"
         )
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -76,7 +76,7 @@ def read_text(
     except _EndlessLineError:
         taken: int = stream.raw.stored.taken  # type: ignore[attr-defined]
         raise InputError(
-            f"'{file.name}' has a line or a quoted field longer than {BLOCK_BYTES:,} bytes near byte {taken:,}; mend it"
+            f"'{file.name}' has a line or a quoted field longer than {BLOCK_BYTES:,} bytes near byte {taken:,}; fix it"
         ) from None
 
 
@@ -86,7 +86,7 @@ class _EndlessLineError(Exception):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a text file is a table: its separator, the lines before the first event, and where each column stands."""
+    """The layout of a text table: its separator, the lines before the first event, and the place of each column."""
 
     separator: str
     quoted: bool
@@ -96,23 +96,23 @@ class Layout:
 
     @property
     def end(self) -> bytes:
-        """A row of our own for the end of a text with quotation marks: one that is never closed swallows it."""
+        """A row to put after a quoted text. A quotation mark that is never closed would swallow it, which shows."""
         return f"\n{self.separator.join([END] * self.width)}\n".encode() if self.quoted else b""
 
 
 def layout_of(lines: list[str], columns: Columns, format_: str, file: File) -> Layout | None:
-    """The layout of a table by its first lines, None for `user item item …` lines."""
+    """The layout of a table by its first lines; None for `user item item …` lines."""
     wanted = columns.wanted()
     if format_ == "lines" or (format_ == "auto" and _is_ragged(lines, wanted)):
         if columns.time is not None:
-            raise InputError(f"'{file.name}' has lines `user item item …`, without times; leave --time out")
+            raise InputError(f"'{file.name}' has lines `user item item …`, without times; leave out --time")
         return None
     first = next(number for number, line in enumerate(lines) if line.strip())
     separator = _separator(lines, wanted)
     if separator is None:
         raise InputError(
-            f"'{file.name}' is no table: its first line is {lines[first]!r:.80}, and neither tab , ; :: nor space "
-            "cuts all lines into equally many fields; for `user item item …` lines give --format lines"
+            f"'{file.name}' is not a table: its first line is {lines[first]!r:.80}, and neither tab , ; :: nor space "
+            "splits all lines into the same number of fields; for `user item item …` lines give --format lines"
         )
     quoted = _is_quoted(lines, separator)
     fields = [RECBOLE_TYPE.sub("", name.strip()) for name in _fields(lines[first], separator, quoted)]
@@ -128,7 +128,7 @@ def layout_of(lines: list[str], columns: Columns, format_: str, file: File) -> L
 
 
 def _separator(lines: list[str], wanted: dict[str, str]) -> str | None:
-    """What stands between fields: what makes the first line a header, or cuts all lines into equally many fields."""
+    """The separator that makes the first line a header, or splits all lines into the same number of fields."""
     filled = [line for line in lines if line.strip()][:1000]
     for separator in SEPARATORS:
         fields = _fields(filled[0], separator, _is_quoted(filled, separator))
@@ -143,12 +143,12 @@ def _separator(lines: list[str], wanted: dict[str, str]) -> str | None:
 
 
 def _header_names(wanted: dict[str, str]) -> set[str]:
-    """What a header would hold; numbers are places, and mean that there is none."""
+    """The names that a header would hold. Numbers are places of columns, and mean that there is no header."""
     return {RECBOLE_TYPE.sub("", name) for name in wanted.values() if not name.isdecimal()}
 
 
 def _is_ragged(lines: list[str], wanted: dict[str, str]) -> bool:
-    """Whether lines are `user item item …`: cut at spaces or tabs they differ in length, and nothing else cuts them."""
+    """Whether lines are `user item item …`: they differ in length, and only spaces and tabs separate fields."""
     return _separator(lines, wanted) is None and not any("," in line or ";" in line or "::" in line for line in lines)
 
 
@@ -159,12 +159,12 @@ def _fields(line: str, separator: str, quoted: bool) -> list[str]:
         return line.split(separator)
     try:
         return next(csv.reader([line], delimiter=separator), [])
-    except csv.Error:  # a field too long to be one
+    except csv.Error:  # the field is too long
         return [line]
 
 
 def _is_quoted(lines: list[str], separator: str) -> bool:
-    """Whether quotation marks enclose fields: always between , and ;, between tabs if a field begins and ends so."""
+    """Whether quotation marks enclose fields: always with , and ;, and with tabs if they do for one field."""
     if separator in ",;":
         return True
     fields = (field for line in lines for field in line.split(separator)) if separator == "\t" else iter(())
@@ -205,7 +205,7 @@ def _read_table(source: io.BufferedReader, layout: Layout, columns: Columns, fil
 
 
 def _without_end(batches: Iterator[pa.RecordBatch], layout: Layout, file: File) -> Iterator[pa.RecordBatch]:
-    """The batches without the last row, which has to be ours."""
+    """The batches without the last row, which has to be Layout.end."""
     rows, held = layout.skip, None
     for batch in batches:
         if held is not None:
@@ -215,25 +215,25 @@ def _without_end(batches: Iterator[pa.RecordBatch], layout: Layout, file: File) 
     if held is None or any(column[-1].as_py() != END for column in held.columns):
         raise InputError(
             f"row {rows + len(held or ()):,} of '{file.name}' opens a quotation mark that is never closed; "
-            "close it, or double it where it is meant as such"
+            "close it, or double it if it is part of the text"
         )
     yield held[:-1]
 
 
 def _bad_text(file: File, reason: str) -> InputError:
     if "UTF8" in reason:
-        return InputError(f"'{file.name}' is not UTF-8; say what it is: --encoding latin-1")
+        return InputError(f"'{file.name}' is not UTF-8; name its encoding: --encoding latin-1")
     if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+): (.*)", reason, re.DOTALL):
         row, expected, got, text = found.groups()
         where = f"row {int(row):,}" if row else "a row"
         return InputError(
-            f"{where} of '{file.name}' has {got} fields where {expected} are expected: {text!r:.80}; mend or remove it"
+            f"{where} of '{file.name}' has {got} fields where {expected} are expected: {text!r:.80}; fix or remove it"
         )
-    return InputError(f"'{file.name}' cannot be read as a table ({' '.join(reason.split())[:200]}); mend it")
+    return InputError(f"'{file.name}' cannot be read as a table ({' '.join(reason.split())[:200]}); fix it")
 
 
 def _one_byte_separators(source: io.BufferedReader, separator: str) -> Iterator[bytes]:
-    """The stream with :: , or runs of spaces and tabs, as one byte."""
+    """The stream with each ::, or each run of spaces and tabs, replaced by UNIT."""
     for block in _whole_lines(source):
         if separator == "::":
             yield block.replace(b"::", UNIT)
@@ -243,7 +243,7 @@ def _one_byte_separators(source: io.BufferedReader, separator: str) -> Iterator[
 
 
 def _whole_lines(source: io.BufferedReader) -> Iterator[bytes]:
-    """The stream in blocks that end where lines end."""
+    """The stream in blocks that end at the ends of lines."""
     rest = b""
     while block := source.read(BLOCK_BYTES):
         head, end, tail = block.rpartition(b"\n")
@@ -285,7 +285,7 @@ def _read_lines(source: io.BufferedReader, separator: str | None, file: File) ->
 
 
 def _decoded(head: bytes, encoding: str, cut: bool, file: File) -> str:
-    """The beginning of a text; what is no UTF-8 shows when its column is read."""
+    """The beginning of a text. Bytes that are not UTF-8 are an error only later, in a column that is read."""
     utf8 = codecs.lookup(encoding).name == "utf-8"
     try:
         text = codecs.getincrementaldecoder(encoding)("replace" if utf8 else "strict").decode(head, final=not cut)
@@ -299,7 +299,7 @@ def _not_in(encoding: str, file: File, error: UnicodeDecodeError) -> InputError:
 
 
 def _utf8(head: bytes, stream: io.BufferedReader, encoding: str, file: File, end: bytes) -> io.BufferedReader:
-    """A text as a stream of UTF-8 bytes, whatever it is written in, from its beginning, and what follows its end."""
+    """The whole text in any encoding as a stream of UTF-8 bytes, without a byte order mark, and then `end`."""
 
     def blocks() -> Iterator[bytes]:
         yield head

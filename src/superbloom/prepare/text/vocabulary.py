@@ -20,7 +20,7 @@ from superbloom.corpus import Kind, Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.duck import BATCH_ROWS, literal_paths, new_database, numbers_of_names
 from superbloom.prepare.text.parts import Part
-from superbloom.prepare.text.wordpieces import PIECES, train_word_pieces
+from superbloom.prepare.text.wordpieces import TRAINED_PIECES, train_word_pieces
 
 MAX_TRAINING_WORDS = 500_000  # distinct ones, the most frequent
 PAIRS = pa.schema({"first": pa.int32(), "second": pa.int32(), "count": pa.int32()})
@@ -99,7 +99,7 @@ def build(counts: Counts, pieces: list[str] | None, options: TextOptions) -> Voc
     if pieces is None:
         words = counts.most_frequent(MAX_TRAINING_WORDS)
         first, later = counts.characters("first"), counts.characters("later")
-        pieces = train_word_pieces(words, first, later, min(PIECES, size // 2))
+        pieces = train_word_pieces(words, first, later, min(TRAINED_PIECES, size // 2))
         check_size(size, pieces, "this text")
     chosen = counts.choose(pieces, size, options.min_count)
     names = pa.chunked_array([pa.array(pieces, pa.large_string()), *chosen["name"].cast(pa.large_string()).chunks])

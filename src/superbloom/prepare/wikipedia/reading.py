@@ -48,7 +48,7 @@ def _read_dump(
     parser = Parser(rules)
     carry, offset, stopped = b"", 0, None
     for piece, done in pool.run(Parsing(rules, folder), dump.pieces()):
-        if dump.apart:
+        if dump.has_ranges:
             dump.progress(piece.stop - piece.start)
         counts["pages"] += done.pages
         # Usually the head ends a page. But </page> itself may lie on both sides of a cut.
