@@ -128,7 +128,14 @@ def forking() -> Connection:
 
 def fork_again_and_again(pipe: Connection) -> None:
     """A command is answered with the number of its process, such a number, once it has ended, with its exit code."""
-    ours = ("recommend", "report", "prepare.sequences", "prepare.interactions", "prepare.text", "prepare.wikipedia")
+    ours = (
+        "predict.recommend",
+        "evaluate.tables",
+        "prepare.sequences",
+        "prepare.interactions",
+        "prepare.text",
+        "prepare.wikipedia",
+    )
     for module in (*(f"superbloom.{name}" for name in ours), "superbloom.reproduce.command", *LIBRARIES):
         import_module(module)
     while True:
