@@ -33,8 +33,8 @@ def test_pieces_add_up_to_the_plain_cross_entropy(with_bias, budget, monkeypatch
     expected = plain_loss(*parts, targets, tokens)
     inputs = [part for part in parts if part is not None]
     gradients = torch.autograd.grad(3 * expected, inputs)
-    monkeypatch.setattr("superbloom.model.loss._logits", lambda _: budget)
-    monkeypatch.setattr("superbloom.model.loss.ROWS", min(5, budget))
+    monkeypatch.setattr("superbloom.model.loss._logits_in", lambda _: budget)
+    monkeypatch.setattr("superbloom.model.loss.MIN_PIECE_ROWS", min(5, budget))
     found = full_softmax_loss(*parts, targets, tokens, 256)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     for ours, theirs in zip(torch.autograd.grad(3 * found, inputs), gradients, strict=True):
@@ -83,8 +83,8 @@ def test_products_of_fewer_bits_lose_no_more_than_those(how, budget, monkeypatch
     expected = torch.autograd.grad(plain_loss(*doubles, targets, tokens), doubles)
     if how == "bfloat16":
         parts = [part.detach().bfloat16().requires_grad_() for part in parts]
-    monkeypatch.setattr("superbloom.model.loss._logits", lambda _: budget)
-    monkeypatch.setattr("superbloom.model.loss.ROWS", 5)
+    monkeypatch.setattr("superbloom.model.loss._logits_in", lambda _: budget)
+    monkeypatch.setattr("superbloom.model.loss.MIN_PIECE_ROWS", 5)
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
         found = full_softmax_loss(*parts, targets, tokens, 256)
     assert found.dtype == torch.float32
@@ -150,8 +150,8 @@ def test_the_gradients_of_the_sampled_loss_are_those_of_its_formula(with_bias, b
     (y, table, bias), targets, _ = problem(groups=1, queries=12, tokens=30, dtype=torch.float64)
     parts = [y, table, bias] if with_bias else [y, table]
     sampler = Sampler("empirical", np.arange(30)[::-1], samples=20)
-    monkeypatch.setattr("superbloom.model.loss._logits", lambda _: budget)
-    monkeypatch.setattr("superbloom.model.loss.ROWS", 5)
+    monkeypatch.setattr("superbloom.model.loss._logits_in", lambda _: budget)
+    monkeypatch.setattr("superbloom.model.loss.MIN_PIECE_ROWS", 5)
     negatives, log_q = sampler.draw(3, torch.device("cpu"))
     assert (negatives == targets[0][:, None]).any(), "a negative that is a target"
     against = y[0] @ table[negatives].T - log_q + (bias[negatives] if with_bias else 0)

@@ -16,7 +16,27 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ROWS = 256  # of a piece, at least: with fewer, adding to the gradient of the weights costs more than computing it
+# Rows (queries) of a piece of logits, at least: with fewer, adding to the gradient of the weights takes longer than
+# computing it.
+MIN_PIECE_ROWS = 256
+
+
+def piece_shape(queries: int, tokens: int, budget_mb: int) -> tuple[int, int]:
+    """Rows and tokens of the largest piece of logits (queries, tokens) that the loss holds at a time.
+
+    >>> piece_shape(queries=5000, tokens=8000, budget_mb=64)    # 2 ** 24 logits: all tokens of 2,097 queries
+    (2097, 8000)
+    >>> piece_shape(queries=5000, tokens=1_000_000, budget_mb=64)
+    (256, 65536)
+    """
+    budget = _logits_in(budget_mb)
+    rows = min(queries, max(MIN_PIECE_ROWS, budget // tokens))
+    return rows, min(tokens, max(1, budget // max(1, rows)))
+
+
+def _logits_in(megabytes: int) -> int:
+    """The number of 4-byte logits that fit."""
+    return megabytes * 2**20 // 4
 
 
 def full_softmax_loss(
@@ -31,17 +51,17 @@ def full_softmax_loss(
     >>> round(full_softmax_loss(y, table, None, torch.tensor([[0, 1, 2]]), 8, 256).item() / 3, 4)   # log 8
     2.0794
     """
-    return _FullSoftmax.apply(y, table, bias, targets, tokens, _logits(budget_mb))
+    return _FullSoftmax.apply(y, table, bias, targets, tokens, budget_mb)
 
 
 class _FullSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, y: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, tokens: int, budget: int
+        ctx: Any, y: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, tokens: int, budget_mb: int
     ) -> Tensor:
         groups, queries, _ = y.shape
-        rows = min(queries, max(ROWS, budget // tokens))
-        room = _room(y, rows, tokens, budget)
+        rows, width = piece_shape(queries, tokens, budget_mb)
+        room = _room(y, rows, width)
         y_grad, table_grad = torch.zeros_like(y), torch.zeros_like(table)
         bias_grad = None if bias is None else torch.zeros_like(bias)
         loss = room.new_zeros(())
@@ -129,9 +149,8 @@ class _Group:
         return y_grad / normaliser
 
 
-def _room(y: Tensor, rows: int, tokens: int, budget: int) -> Tensor:
-    """Where the logits of so many rows and as many of the tokens as the budget allows are written."""
-    width = min(tokens, max(1, budget // max(1, rows)))
+def _room(y: Tensor, rows: int, width: int) -> Tensor:
+    """Memory for the logits of a piece, in float32 or wider."""
     return y.new_empty(rows, width, dtype=torch.promote_types(y.dtype, torch.float32))
 
 
@@ -166,7 +185,7 @@ def sampled_softmax_loss(
     weight, true = (F.embedding(chosen, table, sparse=sparse) for chosen in (negatives, targets))
     offset = -log_q if bias is None else bias[negatives] - log_q
     own = torch.zeros_like(targets, dtype=table.dtype) if bias is None else bias[targets]
-    return _SampledSoftmax.apply(y, weight, offset, true, own, negatives, targets, _logits(budget_mb))
+    return _SampledSoftmax.apply(y, weight, offset, true, own, negatives, targets, budget_mb)
 
 
 class _SampledSoftmax(torch.autograd.Function):
@@ -182,10 +201,10 @@ class _SampledSoftmax(torch.autograd.Function):
         own: Tensor,
         negatives: Tensor,
         targets: Tensor,
-        budget: int,
+        budget_mb: int,
     ) -> Tensor:
-        rows = min(len(y), max(ROWS, budget // len(weight)))
-        room = _room(y, rows, len(weight), budget)
+        rows, width = piece_shape(len(y), len(weight), budget_mb)
+        room = _room(y, rows, width)
         group = _Group(weight, offset, room, negatives)
         grads = [torch.zeros_like(part) for part in (y, weight, offset, true, own)]
         y_grad, weight_grad, offset_grad, true_grad, own_grad = grads
@@ -232,8 +251,3 @@ class Sampler:
         uniform = torch.rand(self.samples, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         tokens = torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1)
         return tokens.to(device), self._log_q[tokens].to(device)
-
-
-def _logits(budget_mb: int) -> int:
-    """How many 4-byte logits fit."""
-    return budget_mb * 2**20 // 4

@@ -20,7 +20,7 @@ from rich.table import Table
 from superbloom.config import ModelConfig, Settings, TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing import check_sizes, max_alpha
-from superbloom.model import ROWS
+from superbloom.model import piece_shape
 from superbloom.training.limits import COPY, machine_memory, num_parameters
 
 UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
@@ -171,8 +171,7 @@ def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[
     tokens = config.output_buckets * _joined(config)
     if training.loss == "sampled":
         tokens = min(tokens, training.samples)
-    budget = training.logits_mb * 2**20 // 4
-    rows = min(queries, max(ROWS, budget // tokens))
+    rows, width = piece_shape(queries, tokens, training.logits_mb)
     each = elements * (12 * config.dim + 2 * config.ffn_dim) + 3 * config.heads * elements**2 * config.distance
     parts = {
         "weights": 4 * size,
@@ -181,7 +180,7 @@ def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[
         "optimizer": 8 * size,
         "average": COPY * size * bool(training.average),
         "best weights": COPY * size * bool(training.patience),
-        "logits": 4 * rows * min(tokens, max(1, budget // rows)),
+        "logits": 4 * rows * width,
         "activations": 4 * training.batch_size * (config.layers * each + 4 * asked * config.num_hashes * config.dim),
         "hash tables": _tables(config),
         "program": PROGRAM,
