@@ -18,26 +18,8 @@ from superbloom.hashing.construct import max_alpha
 from superbloom.ranking import BLOCK, Largest
 from superbloom.search.certified import MOST, _Search, exhaustive, top_k
 from superbloom.search.scoring import Bonus
+from tests.search.oracle import add, slow_ranking
 from tests.support.cases import CASES
-
-
-def slow_ranking(log_probs: np.ndarray, bloom: BloomHash, k: int, combine, may, *, floor=-np.inf, bonus=None):
-    """Score every id in plain Python; higher score first, then smaller id."""
-    scores = []
-    for id_, buckets in enumerate(bloom.buckets(torch.arange(bloom.num_ids)).tolist()):
-        per_hash = [log_probs[j, bucket] for j, bucket in enumerate(buckets)]
-        score = combine(per_hash)
-        scores.append(score if bonus is None else np.float32(score + bonus[id_]))
-    answers = (id_ for id_ in range(bloom.num_ids) if may(id_) and scores[id_] >= floor)
-    ranked = sorted(answers, key=lambda id_: (-scores[id_], id_))[:k]
-    return ranked, [float(scores[id_]) for id_ in ranked]
-
-
-def add(values):
-    total = values[0]
-    for value in values[1:]:
-        total = np.float32(total + value)
-    return total
 
 
 def weighted(values):

@@ -2,6 +2,7 @@
 
 from superbloom.search.certified import TopK, exhaustive, top_k
 from superbloom.search.filters import Filter
+from superbloom.search.reference import reference_top_k
 from superbloom.search.scoring import COMBINES, Bonus, Combine, is_sum
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "TopK",
     "exhaustive",
     "is_sum",
+    "reference_top_k",
     "top_k",
 ]
