@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import max_alpha
-from superbloom.ranking import BLOCK, Largest
-from superbloom.search.certified import MOST, _Search, exhaustive, top_k
+from superbloom.ranking import BLOCK_ENTRIES, BlockTopK
+from superbloom.search.certified import _Search, exhaustive, top_k
+from superbloom.search.cost import MAX_FIRST_WIDTH, CostModel
 from superbloom.search.scoring import Bonus
 from tests.search.oracle import add, slow_ranking
 from tests.support.cases import CASES
@@ -115,9 +116,9 @@ def assert_exact(query: Query, may_fall_back: bool) -> None:
     log_probs = torch.from_numpy(query.log_probs)
     with pytest.MonkeyPatch.context() as patch:
         if not may_fall_back:  # so small a catalogue would always be ranked directly
-            patch.setattr(_Search, "direct_is_cheaper", lambda search, queries, width: False)
+            patch.setattr(CostModel, "is_direct_cheaper", lambda cost, queries, width: False)
             patch.setattr(
-                _Search, "hopeless", lambda search, queries, width: torch.zeros(len(queries), dtype=torch.bool)
+                CostModel, "is_hopeless", lambda cost, queries, width: torch.zeros(len(queries), dtype=torch.bool)
             )
         found = top_k(log_probs, query.bloom, beam=query.beam, **query.options)
     assert found.certified.all()
@@ -329,8 +330,8 @@ def test_allowing_every_id_changes_nothing(options):
 @given(st.integers(1, 4), st.integers(0, 63), st.integers(0, 1000))
 def test_the_largest_entries_of_long_rows_are_those_of_a_sort(n, beyond, seed):
     """Rows of blocks and a rest, which may hold the largest."""
-    rows = torch.randn(3, 12 * BLOCK + beyond, generator=torch.manual_seed(seed))
-    values, at = Largest(rows).of(torch.tensor([2, 0]), n)
+    rows = torch.randn(3, 12 * BLOCK_ENTRIES + beyond, generator=torch.manual_seed(seed))
+    values, at = BlockTopK(rows).of(torch.tensor([2, 0]), n)
     expected = rows[[2, 0]].topk(n)
     assert torch.equal(values, expected.values)
     assert torch.equal(at, expected.indices)
@@ -390,7 +391,7 @@ def test_who_has_far_to_go_is_ranked_at_once():
 def test_small_buckets_are_opened_up_to_a_width():
     bloom = BloomHash.random(200_000, 2, 2, seed=0)
     log_probs = torch.randn(1, 2, bloom.num_buckets, generator=torch.manual_seed(0)).log_softmax(-1)
-    assert top_k(log_probs, bloom, k=1, max_rounds=1).width.tolist() == [MOST]
+    assert top_k(log_probs, bloom, k=1, max_rounds=1).width.tolist() == [MAX_FIRST_WIDTH]
 
 
 def test_a_wider_beam_never_scores_an_id_twice():
