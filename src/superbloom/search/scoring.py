@@ -1,4 +1,7 @@
-"""What the score of an id is made of: an increasing function of its m log-probabilities (App. C), and a bonus."""
+"""The score of an id: an increasing function of its m log-probabilities (App. C), plus an optional bonus.
+
+m tensors (...), one per hash  →  scores (...)
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from superbloom.hashing import BloomHash
 Combine = Callable[[Tensor], Tensor]  # (..., m) → (...)
 Fold = Callable[[Sequence[Tensor]], Tensor]  # m tensors → one
 
-# subtle: sums add from left to right, in scores as in bounds, because both must round alike.
+# subtle: scores and bounds both add from left to right, because they must round alike.
 COMBINES: dict[str, Fold] = {
     "sum": lambda parts: reduce(torch.add, parts),
     "min": lambda parts: reduce(torch.minimum, parts),
@@ -25,11 +28,11 @@ COMBINES: dict[str, Fold] = {
 
 
 def is_sum(combine: str | Sequence[float] | Combine) -> bool:
-    return isinstance(combine, str) and combine == "sum"  # asked of a text only: an array compares by elements
+    return isinstance(combine, str) and combine == "sum"  # compare texts only: == of an array gives an array
 
 
 def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
-    """How to combine the log-probabilities of each hash: by name, with weights, or by a caller's own function.
+    """The function that combines the log-probabilities of m hashes: by name, by weights, or a caller's own.
 
     >>> fold_of([1.0, 0.5], num_hashes=2)([torch.tensor(-2.0), torch.tensor(-4.0)])
     tensor(-4.)
@@ -48,7 +51,7 @@ def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
 
 
 def _checked(combined: Tensor, shape: torch.Size) -> Tensor:
-    """What a caller's own function gave."""
+    """The result of a caller's own function as float32; raises InputError if it has another shape, or NaN."""
     if combined.shape != shape or bool(combined.isnan().any()):
         found = "NaN" if combined.shape == shape else f"shape {tuple(combined.shape)} from {(*shape, '…')}"
         raise InputError(f"combine gave {found}; a function of (..., m) to numbers (...) is allowed")
@@ -57,10 +60,10 @@ def _checked(combined: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True)
 class Bonus:
-    """A term added to the score of each id, and what it is at most in each bucket.
+    """A term added to the score of each id, and an upper bound for each bucket.
 
-    For every id, of_id[id] <= Σ_j of_bucket[j, bucket_j(id)], but for rounding, so that a bucket's log-probability
-    plus of_bucket bounds what the bucket adds to the score of any member.
+    Except for rounding, of_id[id] <= Σ_j of_bucket[j, bucket_j(id)] for every id. So a bucket's log-probability plus
+    of_bucket bounds what the bucket adds to the score of any member.
     """
 
     of_id: Tensor  # (num_ids,)
@@ -68,6 +71,12 @@ class Bonus:
 
     @classmethod
     def of(cls, of_id: Tensor, bloom: BloomHash) -> Bonus:
+        """A bonus from one finite number per id; each hash takes an equal share of it.
+
+        >>> bloom = BloomHash.from_table(torch.tensor([[0, 0], [0, 1], [1, 0]]), num_buckets=2, alpha=2)
+        >>> Bonus.of(torch.tensor([4.0, 2.0, 6.0]), bloom).of_bucket.tolist()
+        [[2.0, 3.0], [3.0, 1.0]]
+        """
         of_id = of_id.float()
         if of_id.shape != (bloom.num_ids,) or not bool(of_id.isfinite().all()):
             raise InputError(
@@ -82,6 +91,7 @@ class Bonus:
 
     @cached_property
     def largest(self) -> float:
+        """The largest absolute value, for the rounding of bounds."""
         return float(self.of_id.abs().max())
 
     def to(self, device: torch.device) -> Bonus:
