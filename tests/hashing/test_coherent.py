@@ -47,7 +47,7 @@ def test_groups_are_those_of_the_plain_rule(num_ids, alpha, dim, seed, room):
     buckets = -(-num_ids // alpha)
     sizes = np.bincount(np.arange(num_ids) * buckets // num_ids)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coherent_module, "ROOM", room)
+        patch.setattr(coherent_module, "MAX_SIMILARITIES", room)
         first = grouped(vectors, sizes)
         second = grouped(vectors, sizes, first)
     assert first.tolist() == greedy(vectors, sizes)

@@ -87,7 +87,7 @@ def test_no_room_says_how_to_get_some():
         enough = float(re.search(r"extend with reserve=([\d.]+),", str(error.value))[1])
         assert len(extended(full, [[]] * wanted, reserve=enough).table) == ids + wanted
     unhashed = BloomHash.random(50, 1, 1)
-    with pytest.raises(InputError, match="no digest is left for them; train anew with all names, 51 tokens"):
+    with pytest.raises(InputError, match="no digest is left for them; train again with all names, 51 tokens"):
         extended(unhashed, [[]])
     for reserve in (-0.1, True, "much", float("nan")):
         with pytest.raises(InputError, match="a share of alpha is allowed"):

@@ -1,4 +1,8 @@
-"""Bloom digests of ids: hash functions, their construction and their growth."""
+"""Bloom digests of ids (Sec. 2.1, 3.2, App. D): m tokens name one id.
+
+bloom.py has the hash functions and their tables, construct.py and coherent.py build the tables, and growth.py adds ids
+to them later.
+"""
 
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import check_sizes, max_alpha

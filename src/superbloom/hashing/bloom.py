@@ -1,16 +1,11 @@
-"""Bloom digests of ids (Sec. 2.1, 3.2).
+"""Bloom digests of ids: the hash functions and their inverses (Sec. 2.1, 3.2). construct.py builds the tables.
 
-Hash j is a seeded random permutation of the ids cut into num_buckets runs of (almost) alpha ids; a run is
-a bucket. Or, spread, every num_buckets consecutive ids fall into different buckets: ids are numbered by frequency, so
-that frequent ones share buckets with rare ones only. Or, coherent, ids that go together fall into the same (App. D,
-coherent.py). An id is read and predicted as its digest: m tokens, one per hash.
-No two ids share a digest, so a digest names its id. The tables and their inverses are kept, not recomputed:
+    table (num_ids, m)             bucket of each id under each hash
+    order (m, num_ids)             ids sorted by bucket, then by id: the inverse look-up of Sec. 2.5
+    starts (m, num_buckets + 1)    bucket b of hash j holds order[j, starts[j, b] : starts[j, b + 1]]
 
-    table (num_ids, m)      bucket of each id under each hash
-    order (m, num_ids)      ids sorted by bucket, then by id: the inverse look-up of Sec. 2.5
-    starts (m, num_buckets + 1)      bucket b of hash j holds order[j, starts[j, b] : starts[j, b + 1]]
-
-Tokens are numbered hash by hash, special tokens last: hash j, bucket b is token j * num_buckets + b.
+An id is read and predicted as its digest: m tokens, one per hash. No two ids share a digest. Tokens are numbered hash
+by hash, special tokens last: hash j, bucket b is token j * num_buckets + b.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import superbloom.runtime.fork  # noqa: F401, what forked processes need
+import superbloom.runtime.fork  # noqa: F401, forked processes need it
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.hashing.coherent import coherent_columns
@@ -34,7 +29,7 @@ from superbloom.special import Special
 
 @dataclass(frozen=True, eq=False)
 class BloomHash:
-    """Balanced hash functions without complete collisions, and their inverses.
+    """m balanced hash functions and their inverses; no two ids share all m buckets.
 
     >>> bloom = BloomHash.random(num_ids=10, num_hashes=2, alpha=3, seed=0)
     >>> bloom.num_buckets, bloom.num_tokens          # ceil(10 / 3); 2 x 4 buckets + 2 x 4 special tokens
@@ -59,10 +54,13 @@ class BloomHash:
         num_special: int = len(Special),
         spread: bool = False,
     ) -> BloomHash:
-        """Draw num_hashes hash functions; alpha=1 with one hash is the plain, unhashed vocabulary.
+        """Draw num_hashes hash functions: random permutations of the ids, cut into runs of alpha ids.
+
+        With spread, every num_buckets consecutive ids fall into different buckets. Ids are numbered by frequency, so a
+        frequent id shares its buckets with rare ids only. alpha=1 with one hash is the plain, unhashed vocabulary.
 
         >>> bloom = BloomHash.random(num_ids=12, num_hashes=2, alpha=3, spread=True)
-        >>> bloom.buckets(range(4)).T.sort().values.tolist()     # the four most frequent of twelve ids, four buckets
+        >>> bloom.buckets(range(4)).T.sort().values.tolist()     # the four most frequent ids, four buckets
         [[0, 1, 2, 3], [0, 1, 2, 3]]
         """
         check_sizes(num_ids, num_hashes, alpha)
@@ -84,10 +82,10 @@ class BloomHash:
         *,
         targets: bool = False,
     ) -> BloomHash:
-        """Hash functions of which the first one or two put ids together that go together in a corpus; App. D.
+        """Hash functions whose first one or two put ids that occur together into the same bucket (App. D).
 
-        No two ids share a bucket of both. The others are random. targets: of the vocabulary that is predicted, if it is
-        another one.
+        coherent: the number of such functions; no two ids share the buckets of both. The other functions are random.
+        targets: hash the vocabulary that is predicted, if it is a second one.
 
         >>> from superbloom.corpus import Corpus
         >>> corpus = Corpus.from_sequences([["oak", "elm", "ash"], ["cod", "eel", "ray"], ["jay", "owl", "kea"]] * 20)
@@ -108,7 +106,7 @@ class BloomHash:
 
     @classmethod
     def from_table(cls, table: Tensor, num_buckets: int, alpha: int, num_special: int = len(Special)) -> BloomHash:
-        """Build the inverse look-up of a given table of buckets (num_ids, m)."""
+        """Build the inverse of a given table of buckets (num_ids, m)."""
         table = table.int()
         columns = table.numpy().T
         order = np.stack([np.argsort(column, kind="stable") for column in columns]).astype(np.int32)
@@ -130,7 +128,7 @@ class BloomHash:
 
     @property
     def num_tokens(self) -> int:
-        """All tokens: m * num_buckets for ids, then num_hashes for each special id."""
+        """The number of tokens: m * num_buckets for ids, then m for each special id."""
         return self.num_hashes * (self.num_buckets + self.num_special)
 
     @cached_property
@@ -139,10 +137,10 @@ class BloomHash:
 
     @cached_property
     def spans(self) -> Tensor:
-        """Where to copy each bucket from, (m · num_buckets, 3): a run of largest_bucket ids, in `order` as one row.
+        """A run of largest_bucket ids that contains each bucket, (m · num_buckets, 3), with `order` as one row.
 
-        The columns are where the run begins, and where within it the bucket does (0, unless the run would pass the
-        end of the table) and ends.
+        The columns are the start of the run, and the start and end of the bucket within it. The bucket starts at 0,
+        except where the run would pass the end of the table.
         """
         m, n = self.order.shape
         first = self.starts[:, :-1] + n * torch.arange(m, device=self.starts.device)[:, None]
@@ -152,12 +150,12 @@ class BloomHash:
 
     @cached_property
     def columns(self) -> Tensor:
-        """The table by hash, (m, num_ids): for scoring every id, where the table by id serves scoring a few."""
+        """The table by hash, (m, num_ids), for scoring every id; `table` is faster for scoring a few."""
         return self.table.T.contiguous()
 
     @property
     def members(self) -> list[Members]:
-        """members[j][bucket] are the ids hash j sends to that bucket, ascending."""
+        """members[j][bucket] holds the ids in that bucket of hash j, ascending."""
         return [Members(self.order[j], self.starts[j]) for j in range(self.num_hashes)]
 
     def buckets(self, ids: Any) -> Tensor:
@@ -182,18 +180,18 @@ class BloomHash:
         return torch.where(ids[..., None] >= 0, tokens, special)
 
     def checksum(self) -> str:
-        """Of the digests of all ids."""
+        """SHA-256 of the digests of all ids."""
         return hashlib.sha256(self.table.cpu().contiguous().numpy().data).hexdigest()
 
     def to(self, device: torch.device | str) -> BloomHash:
-        """The same functions with their tables on another device."""
+        """The same functions, with tables on another device."""
         if self.table.device == torch.device(device):
             return self
         table, order, starts = (tensor.to(device) for tensor in (self.table, self.order, self.starts))
         return BloomHash(table, order, starts, self.alpha, self.num_special)
 
     def verify(self) -> None:
-        """Raise InputError unless the three tables describe one another; for tables that come from a file."""
+        """Raise InputError unless the three tables match; for tables that come from a file."""
         n, m, b = self.num_ids, self.num_hashes, self.num_buckets
         if min(n, m, b, self.alpha) < 1 or self.order.shape != (m, n) or self.starts.shape != (m, b + 1):
             raise InputError(
@@ -204,7 +202,7 @@ class BloomHash:
         sound = bool(inside)
         for j in range(m) if sound else ():
             column = self.table[:, j].contiguous()
-            # Strictly increasing (bucket, id) pairs: sorted by bucket, and every id there just once.
+            # Strictly increasing (bucket, id) pairs: sorted by bucket, and no id occurs twice.
             step, next_ = column.index_select(0, self.order[j]).diff(), self.order[j].diff()
             sound = sound and bool(((step > 0) | ((step == 0) & (next_ > 0))).all())
             sizes = torch.bincount(column, minlength=b)

@@ -1,11 +1,10 @@
-"""Coherent hash functions (App. D): ids that go together share a bucket, where random ones share it by chance.
+"""Coherent hash functions (App. D): ids that occur together share a bucket.
 
-Ids get the leading factors of the yardstick's co-occurrence matrix as vectors. From the most frequent id to the rarest,
-each one that is still free founds a bucket with the nearest free ids, by cosine similarity. A second function takes of
-each bucket of the first one id at most, so that no two ids meet in both. Similarities are computed for many founders
-at a time and dropped again: memory is bounded, neighbours are exact.
+    vectors (num_ids, d), most frequent id first  →  group (num_ids,), the bucket of each id
 
-    vectors (num_ids, d), ids by frequency  →  group (num_ids,), the bucket of each
+Vectors are the leading factors of the co-occurrence matrix (corpus/cooccurrence.py). From the most frequent id to the
+rarest, each free id founds a bucket with its nearest free ids, by cosine similarity. Each bucket of a second function
+takes at most one id from a bucket of the first, so no two ids share both. Neighbours are exact and memory is bounded.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ import torch
 
 from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import factors, similarity
-from superbloom.hashing.construct import shifted
+from superbloom.hashing.construct import even_runs, repeated, shifted
 from superbloom.ranking import best_keys, unkey
 
-FACTORS, LINKS = 64, 4_000_000  # what is counted and kept of it, at most
-ROOM = 2**26  # similarities held at a time: 256 MB
-# Vectors are whole numbers of this length: sums of their products stay below 2^24, so that they are exact in fp32, and
-# the order of additions, which differs between processors, cannot decide who is nearer.
-LENGTH = 2048
+NUM_FACTORS = 64  # dimensions of the vectors
+MAX_LINKS = 4_000_000  # elements of training rows that are counted, from a random sample of rows if there are more
+MAX_SIMILARITIES = 2**26  # held at a time: 256 MB
+# Vectors are whole numbers of this length. Sums of their products stay below 2^24 and are exact in fp32. So the order
+# of additions, which differs between processors, cannot decide which id is nearer.
+VECTOR_LENGTH = 2048
 
 
 def coherent_columns(
     corpus: Corpus, num_buckets: int, columns: int, rng: np.random.Generator, targets: bool
 ) -> np.ndarray:
-    """Buckets of all ids under one or two coherent functions, (num_ids, columns)."""
+    """The buckets of all ids under one or two coherent functions, (num_ids, columns)."""
     vectors = vectors_of(corpus, targets)
     order = np.argsort(-corpus.id_counts("train", inputs=not targets), kind="stable")
-    sizes = np.bincount(np.arange(len(order)) * num_buckets // len(order))
+    sizes = np.bincount(even_runs(len(order), num_buckets))
     table = np.empty((len(order), columns), dtype=np.int32)
     first = grouped(vectors[order], sizes)
     table[order, 0] = first
@@ -44,23 +44,23 @@ def coherent_columns(
 
 
 def vectors_of(corpus: Corpus, targets: bool = False) -> np.ndarray:
-    """A vector for each id to be read, or to be predicted: (num_ids, d) of whole numbers, all about as long.
+    """A vector of whole numbers for each input id, or target id, (num_ids, d); all have about the same length.
 
-    Ids that never stood beside another have a direction of their own, so that they are like each other and no one else.
+    Ids that never occur with another share one extra direction, so they are similar to each other only.
     """
-    similar = similarity(corpus, links=LINKS)
-    inputs, outputs = factors(similar, FACTORS, one_for_both=corpus.target_vocab is None)
+    similar = similarity(corpus, links=MAX_LINKS)
+    inputs, outputs = factors(similar, NUM_FACTORS, one_for_both=corpus.target_vocab is None)
     vectors = outputs if targets else inputs
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     alone = lengths < 1e-6
     directions = np.hstack([np.where(alone, 0, vectors / np.maximum(lengths, 1e-6)), alone])
-    return np.rint(LENGTH * directions).astype(np.float32)
+    return np.rint(VECTOR_LENGTH * directions).astype(np.float32)
 
 
 def grouped(vectors: np.ndarray, sizes: np.ndarray, apart: np.ndarray | None = None) -> np.ndarray:
-    """Groups of the given sizes, each founded by the first vector that is free, with the nearest that are.
+    """Groups of the given sizes: the first free vector founds a group with the nearest free vectors.
 
-    apart: numbers (n,); of those with the same one, a group takes one only, as long as there are others.
+    apart: a number for each vector (n,); a group takes only one vector per number, as long as others are left.
 
     >>> line = np.array([[1, 8], [8, 1], [2, 8], [8, 2], [8, 3], [3, 8]], dtype=np.float32)
     >>> first = grouped(line, np.array([3, 3]))
@@ -73,8 +73,8 @@ def grouped(vectors: np.ndarray, sizes: np.ndarray, apart: np.ndarray | None = N
     while done < len(sizes):
         free = free[group[free] < 0]
         pool = everyone[torch.from_numpy(free)]
-        # Not so many at once that most of them would be taken by those before.
-        founders = max(1, min(ROOM // len(free), len(free) // (4 * int(sizes.max()))))
+        # Few at a time: earlier founders take later ones into their groups, and those similarities would be wasted.
+        founders = max(1, min(MAX_SIMILARITIES // len(free), len(free) // (4 * int(sizes.max()))))
         depths = []
         for founder, near in zip(free[:founders], pool[:founders] @ pool.T, strict=True):
             if group[founder] >= 0:
@@ -86,7 +86,7 @@ def grouped(vectors: np.ndarray, sizes: np.ndarray, apart: np.ndarray | None = N
                 if len(mates) >= wanted or depth == len(free):
                     break
                 depth = min(4 * depth, len(free))
-            if len(mates) < wanted:  # no others are left; _mend exchanges them
+            if len(mates) < wanted:  # no others are left; _mend exchanges these later
                 rest = _mates(founder, nearest, group, None)
                 mates = np.concatenate([mates, rest[~np.isin(rest, mates)]])
             mates = mates[:wanted]
@@ -98,7 +98,7 @@ def grouped(vectors: np.ndarray, sizes: np.ndarray, apart: np.ndarray | None = N
 
 
 def _mates(founder: int, nearest: np.ndarray, group: np.ndarray, apart: np.ndarray | None) -> np.ndarray:
-    """Those of the nearest that may join, nearest first."""
+    """The nearest that may join the founder's group, nearest first."""
     nearest = nearest[(group[nearest] < 0) & (nearest != founder)]
     if apart is None:
         return nearest
@@ -107,19 +107,18 @@ def _mates(founder: int, nearest: np.ndarray, group: np.ndarray, apart: np.ndarr
 
 
 def _mend(group: np.ndarray, apart: np.ndarray, vectors: np.ndarray) -> bool:
-    """Exchange members, in place, until no two of a group have the same number; False if there is no one to exchange.
+    """Exchange members in place until no two of a group have the same number; False if none can be exchanged.
 
-    Such pairs are among the last that were grouped, when no others were left. Of those who fit, the nearest comes.
+    Such pairs are in the last groups, which had no other ids to take. The nearest id that fits is exchanged.
     """
     pairs = group * (int(apart.max()) + 1) + apart
-    _, first = np.unique(pairs, return_index=True)
-    for one in np.setdiff1d(np.arange(len(group)), first):
+    for one in np.flatnonzero(repeated(pairs)):
         mates = np.flatnonzero(group == group[one])
         mates = mates[mates != one]
         taken = np.isin(apart, apart[mates]) | np.isin(group, group[apart == apart[one]])
         if taken.all():
             return False
-        nearness = vectors @ vectors[mates].sum(axis=0, dtype=np.float64)  # exact beyond 2^24, too
+        nearness = vectors @ vectors[mates].sum(axis=0, dtype=np.float64)  # exact beyond 2^24
         other = int(np.argmax(np.where(taken, -np.inf, nearness)))
         group[one], group[other] = group[other], group[one]
     return True

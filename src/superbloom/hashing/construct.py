@@ -1,4 +1,10 @@
-"""Hash tables that are balanced and tell all ids apart (Sec. 2.1, 3.2)."""
+"""Hash tables with balanced buckets and a different digest for every id (Sec. 2.1, 3.2).
+
+    given columns (num_ids, 0 to m)  →  table (num_ids, m), the bucket of each id under each hash
+
+Each random column is a permutation of the ids, cut into runs. Ids that share their whole digest (complete collisions)
+then trade buckets. If almost all digests are in use, trading cannot end, and a regular construction takes over.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,17 @@ import numpy as np
 
 from superbloom.errors import InputError, check_whole
 
-# Rounds of random repair before the regular construction takes over; 5.3M ids at alpha=50 need three.
-REPAIR_ROUNDS = 64
+# Rounds of random repair before the regular construction takes over; 5.3 million ids at alpha=50 need three.
+MAX_REPAIR_ROUNDS = 64
 
 
 def max_alpha(num_ids: int, num_hashes: int) -> int:
-    """The largest alpha whose num_buckets ** num_hashes digests still tell num_ids ids apart.
+    """The largest alpha that leaves a different digest for each of num_ids ids.
 
     >>> max_alpha(100, 2), max_alpha(101, 2), max_alpha(100, 1)   # 10 x 10 buckets; 11 x 11; one each
     (11, 10, 1)
     """
-    buckets = round(num_ids ** (1 / num_hashes))  # smallest b with b ** m >= num_ids, mended below
+    buckets = round(num_ids ** (1 / num_hashes))  # smallest b with b ** m >= num_ids; the loops correct rounding
     while buckets**num_hashes >= num_ids and buckets > 1:
         buckets -= 1
     while buckets**num_hashes < num_ids:
@@ -25,7 +31,7 @@ def max_alpha(num_ids: int, num_hashes: int) -> int:
 
 
 def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
-    """Raise InputError unless there are enough digests, with the largest alpha that gives enough."""
+    """Raise InputError unless there are enough digests; the message gives the largest alpha that works."""
     check_whole(num_ids=num_ids, num_hashes=num_hashes, alpha=alpha)
     largest = max_alpha(num_ids, num_hashes)
     if alpha > largest:
@@ -37,7 +43,7 @@ def check_sizes(num_ids: int, num_hashes: int, alpha: int) -> None:
 
 
 def check_coherent(coherent: int, num_hashes: int) -> None:
-    """Raise InputError unless so many hash functions can be coherent."""
+    """Raise InputError unless this number of hash functions can be coherent."""
     if type(coherent) is not int or not 0 <= coherent <= min(2, num_hashes):
         raise InputError(
             f"coherent={coherent!r} given with num_hashes={num_hashes}; 0 to {min(2, num_hashes)} is allowed"
@@ -47,10 +53,9 @@ def check_coherent(coherent: int, num_hashes: int) -> None:
 def fill_table(
     columns: np.ndarray, num_hashes: int, num_buckets: int, rng: np.random.Generator, spread: bool
 ) -> np.ndarray:
-    """The given columns of a table and random ones beside them, num_hashes in all, without complete collisions."""
+    """A table without complete collisions: the given columns, then random ones, num_hashes in all."""
     num_ids, given = columns.shape
-    # Position p of a permutation falls into bucket p * buckets // num_ids: sizes differ by at most one.
-    runs = (np.arange(num_ids, dtype=np.int64) * num_buckets // num_ids).astype(np.int32)
+    runs = even_runs(num_ids, num_buckets).astype(np.int32)
     stratum = np.arange(num_ids, dtype=np.int32) // (num_buckets if spread else num_ids)
     table = np.empty((num_ids, num_hashes), dtype=np.int32)
     table[:, :given] = columns
@@ -68,13 +73,22 @@ def fill_table(
     return table
 
 
+def even_runs(num_ids: int, num_buckets: int) -> np.ndarray:
+    """The bucket of each position if positions are cut into runs whose sizes differ by at most one, (num_ids,).
+
+    >>> even_runs(7, 3).tolist()
+    [0, 0, 0, 1, 1, 2, 2]
+    """
+    return np.arange(num_ids, dtype=np.int64) * num_buckets // num_ids
+
+
 def _repair(table: np.ndarray, stratum: np.ndarray, num_buckets: int, rng: np.random.Generator) -> bool:
     """Remove complete collisions in place by trading last buckets with random partners; False if it gives up.
 
-    Trading keeps every bucket's size, and within a stratum its spread. Each round shuffles the offenders among as many
-    random ids.
+    Trading keeps the size of every bucket; trading within a stratum keeps the spread. Each round shuffles the offenders
+    together with an equal number of random ids.
     """
-    for _ in range(REPAIR_ROUNDS):
+    for _ in range(MAX_REPAIR_ROUNDS):
         offenders = _complete_collisions(table, num_buckets)
         if not len(offenders):
             return True
@@ -86,27 +100,41 @@ def _repair(table: np.ndarray, stratum: np.ndarray, num_buckets: int, rng: np.ra
 
 
 def _partners(stratum: np.ndarray, offenders: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random id of each offender's stratum, and one more of the last one's."""
+    """A random id from the stratum of each offender, and a second one from the stratum of the last."""
     strata = stratum[np.append(offenders, offenders[-1])]
     first, end = (np.searchsorted(stratum, strata, side) for side in ("left", "right"))
     return rng.integers(first, end)
 
 
 def _complete_collisions(table: np.ndarray, num_buckets: int) -> np.ndarray:
-    """All ids that share their whole digest with another."""
+    """All ids that share their whole digest with another id."""
     codes = digest_codes(table, num_buckets)
     by_code = np.argsort(codes, kind="stable")
     repeated = codes[by_code[1:]] == codes[by_code[:-1]]
-    # subtle: both ids of a pair, since one may be alone in its stratum and have nobody to trade with.
+    # subtle: return both ids of a pair, because one may be alone in its stratum and have no partner to trade with
     return by_code[np.append(repeated, False) | np.append(False, repeated)]
 
 
 def digest_codes(table: np.ndarray, num_buckets: int) -> np.ndarray:
-    """A number for each row of buckets, equal for equal ones; of very many digests, different ones may share it."""
+    """A number for each row of buckets, equal for equal rows, (len(table),).
+
+    Numbers wrap at 2^64: with more possible digests, different rows may share a number.
+    """
     codes = np.zeros(len(table), dtype=np.uint64)
     for column in table.T:
         codes = codes * np.uint64(num_buckets) + column.astype(np.uint64)
     return codes
+
+
+def repeated(codes: np.ndarray) -> np.ndarray:
+    """Which codes occurred before, as booleans.
+
+    >>> repeated(np.array([5, 7, 5, 5])).tolist()
+    [False, False, True, True]
+    """
+    again = np.ones(len(codes), dtype=bool)
+    again[np.unique(codes, return_index=True)[1]] = False
+    return again
 
 
 def _regular_table(
@@ -114,14 +142,12 @@ def _regular_table(
 ) -> np.ndarray:
     """Balanced hashes without complete collisions for any num_ids <= num_buckets ** num_hashes.
 
-    The r-th id of bucket b of hash 0 goes to bucket b + digit_j(r) of hash j, digits in base num_buckets:
-    equal digests would need equal b and equal r. Buckets are then renamed at random. Spread, ids are given out by r:
-    those of one r are in different buckets of every hash. Used when the digests are so nearly all taken that random
-    repair cannot end.
+    The r-th id of bucket b of hash 0 goes to bucket b + digit_j(r) of hash j, with digits in base num_buckets. Equal
+    digests would need equal b and equal r. Buckets are then renamed at random. With spread, ids are assigned in the
+    order of r: ids with the same r are in different buckets of every hash.
     """
-    position = np.arange(num_ids, dtype=np.int64)
-    first = position * num_buckets // num_ids
-    rank = position - -(-first * num_ids // num_buckets)
+    first = even_runs(num_ids, num_buckets)
+    rank = np.arange(num_ids, dtype=np.int64) - -(-first * num_ids // num_buckets)
     ids = rng.permutation(num_ids)
     if spread:
         ids = np.argsort(np.lexsort((ids, rank)))
@@ -132,7 +158,7 @@ def _regular_table(
 
 
 def shifted(first: np.ndarray, num_buckets: int, num_hashes: int, rng: np.random.Generator) -> np.ndarray:
-    """Such hashes beside a given one, (num_ids, num_hashes - 1).
+    """The same construction for a given first hash: the other hashes, (num_ids, num_hashes - 1).
 
     >>> second = shifted(np.array([0, 0, 1, 1]), 2, 2, np.random.default_rng(0))
     >>> sorted(zip([0, 0, 1, 1], second[:, 0].tolist()))
@@ -148,6 +174,7 @@ def shifted(first: np.ndarray, num_buckets: int, num_hashes: int, rng: np.random
 def _shifts(
     first: np.ndarray, rank: np.ndarray, num_buckets: int, num_hashes: int, rng: np.random.Generator
 ) -> np.ndarray:
+    """Buckets (b + digit_j(r)) of the hashes after the first, renamed at random."""
     table = np.empty((len(first), num_hashes - 1), dtype=np.int32)
     for j in range(num_hashes - 1):
         table[:, j] = rng.permutation(num_buckets)[(first + rank) % num_buckets]

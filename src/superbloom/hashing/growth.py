@@ -1,7 +1,9 @@
-"""New ids for hash functions: each gets a digest of its own, and no old digest changes.
+"""Add ids to hash functions: each new id gets its own digest, and no old digest changes (not in the paper).
 
-A bucket holds alpha ids and a reserve of some more. New ids go to the emptiest buckets, so that buckets stay even. An
-id that is said to be like known ids goes to the buckets of those ids instead.
+    table (num_ids, m)  →  table (num_ids + new, m)
+
+A bucket holds alpha ids and a reserve for more. New ids go to the emptiest buckets, so that buckets stay even. A new id
+that is declared similar to known ids goes to the buckets of those ids instead.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ import torch
 
 from superbloom.errors import InputError
 from superbloom.hashing.bloom import BloomHash
-from superbloom.hashing.construct import digest_codes
+from superbloom.hashing.construct import digest_codes, repeated
 
-RESERVE = 0.25  # how much fuller a bucket may become, as a share of alpha
-TRADE_ROUNDS = 64  # rounds of random trades; ids that still collide are then placed by looking at every bucket
+RESERVE = 0.25  # growth of a bucket beyond alpha, as a share of alpha
+MAX_TRADE_ROUNDS = 64  # rounds of random trades; ids that still collide are then placed by trying every bucket
 
 
 def extended(bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float = RESERVE, seed: int = 0) -> BloomHash:
-    """Hash functions with len(similar) more ids, which are said to be like those in it, or like none.
+    """Hash functions with len(similar) more ids. similar[i] lists known ids that new id i is similar to, or none.
 
     >>> bloom = BloomHash.random(num_ids=40, num_hashes=2, alpha=4)
     >>> more = extended(bloom, [[], [7, 9]])
@@ -35,7 +37,7 @@ def extended(bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float 
     sizes = bloom.starts.diff(dim=1).numpy().copy()
     table = np.full((len(similar), bloom.num_hashes), -1, dtype=np.int32)
     for row, others in enumerate(similar):
-        # Of one other, all buckets but the last: its whole digest is taken.
+        # With one similar id, leave the last bucket open: the whole digest belongs to that id.
         for j in range(bloom.num_hashes - (len(others) == 1) if others else 0):
             bucket = int(bloom.table[others[j % len(others)], j])
             if sizes[j, bucket] < largest:
@@ -52,7 +54,7 @@ def extended(bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float 
 
 
 def room_for_more(bloom: BloomHash, reserve: float) -> tuple[int, int]:
-    """How many ids a bucket may hold with this reserve, and how many more ids there is room for."""
+    """The number of ids a bucket may hold with this reserve, and the number of ids that can be added."""
     if isinstance(reserve, bool) or not isinstance(reserve, int | float) or not 0 <= reserve <= 10:
         raise InputError(f"reserve={reserve!r} given; a share of alpha is allowed, 0 to 10")
     largest = bloom.alpha + math.ceil(round(bloom.alpha * reserve, 6))
@@ -71,12 +73,12 @@ def _full(bloom: BloomHash, wanted: int, room: int, reserve: float) -> str:
     tokens = bloom.num_hashes * -(-after // bloom.alpha)
     return (
         f"{wanted:,} new names, but reserve={reserve} has room for {room:,} more than the {bloom.num_ids:,} there are: "
-        f"{grow}train anew with all names, {tokens:,} tokens instead of {bloom.num_hashes * bloom.num_buckets:,}"
+        f"{grow}train again with all names, {tokens:,} tokens instead of {bloom.num_hashes * bloom.num_buckets:,}"
     )
 
 
 def _emptiest(sizes: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """The buckets to put `count` more ids into, one each, so that the fullest has as few as can be.
+    """The buckets for `count` more ids, one each, that keep the fullest bucket as small as possible.
 
     >>> sorted(_emptiest(np.array([3, 1, 2]), 4, np.random.default_rng(0)).tolist())[:3]
     [1, 1, 2]
@@ -94,13 +96,13 @@ def _emptiest(sizes: np.ndarray, count: int, rng: np.random.Generator) -> np.nda
 def _separate(
     table: np.ndarray, free: np.ndarray, bloom: BloomHash, sizes: np.ndarray, largest: int, rng: np.random.Generator
 ) -> None:
-    """Trade last buckets among the new ids until no digest is another's; what is left moves wherever there is room.
+    """Trade last buckets among the new ids until all digests differ; ids that still collide move where there is room.
 
-    Those that are not free are like others, and trade only if they collide.
+    free: which new ids have no similar ids. The others trade only if they collide.
     """
     partners = np.flatnonzero(free)
     taken = np.sort(digest_codes(bloom.table.numpy(), bloom.num_buckets))
-    for _ in range(TRADE_ROUNDS):
+    for _ in range(MAX_TRADE_ROUNDS):
         offenders = _colliding(digest_codes(table, bloom.num_buckets), taken)
         if not len(offenders):
             return
@@ -112,21 +114,20 @@ def _separate(
         for j in reversed(range(bloom.num_hashes)):
             tried = np.repeat(table[row : row + 1], bloom.num_buckets, axis=0)
             tried[:, j] = np.arange(bloom.num_buckets)
-            free = ~np.isin(digest_codes(tried, bloom.num_buckets), others) & (sizes[j] < largest)
-            if free.any():
-                bucket = int(np.flatnonzero(free)[np.argmin(sizes[j][free])])
+            usable = ~np.isin(digest_codes(tried, bloom.num_buckets), others) & (sizes[j] < largest)
+            if usable.any():
+                bucket = int(np.flatnonzero(usable)[np.argmin(sizes[j][usable])])
                 sizes[j, table[row, j]] -= 1
                 sizes[j, bucket] += 1
                 table[row, j] = bucket
                 break
         else:
-            raise InputError("no digest is left for some of the new names; raise reserve, or train anew with all names")
+            raise InputError(
+                "no digest is left for some of the new names; raise reserve, or train again with all names"
+            )
 
 
 def _colliding(codes: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Which digests are taken, or are another's."""
-    _, first = np.unique(codes, return_index=True)
-    again = np.ones(len(codes), dtype=bool)
-    again[first] = False
+    """The new ids whose digest is taken by an old id or by an earlier new id."""
     at = np.searchsorted(taken, codes).clip(max=len(taken) - 1)
-    return np.flatnonzero(again | (taken[at] == codes))
+    return np.flatnonzero(repeated(codes) | (taken[at] == codes))
