@@ -6,7 +6,7 @@ import torch
 from superbloom.config.model import ModelConfig
 from superbloom.errors import InputError
 from superbloom.hashing.bloom import BloomHash
-from superbloom.model.head import LEVELS, PRODUCTS, Head
+from superbloom.model.head import INT8_INPUT_LEVELS, PRODUCTS, Head
 from superbloom.model.network import Network
 from superbloom.search.certified import top_k
 
@@ -43,7 +43,7 @@ def largest_error(network: Network, y: torch.Tensor, precision: str) -> torch.Te
     if precision == "bf16":  # 8 bits: a weight is off by a 2^−9 part at most
         error = 2**-9 * (y.abs() @ weight.abs().T) * 1.01
     else:  # half a step of each number
-        of_y = y.abs().amax(dim=-1, keepdim=True) / (2 * LEVELS)
+        of_y = y.abs().amax(dim=-1, keepdim=True) / (2 * INT8_INPUT_LEVELS)
         of_weight = weight.abs().amax(dim=-1) / (2 * 127)
         both = weight.shape[1] * of_y * of_weight
         error = of_y * weight.abs().sum(dim=-1) + y.abs().sum(dim=-1, keepdim=True) * of_weight + both
@@ -74,7 +74,7 @@ def test_int8_spends_all_of_its_levels(num_hashes):
     """The mean square of its errors is that of numbers rounded to 127 and 63 levels: a twelfth of a step²."""
     network = network_of(num_hashes=num_hashes, alpha=3, output_bias=False)
     y, weight = outputs(network, 40), network.output_layer()[0].detach()
-    step_y = y.abs().amax(dim=-1, keepdim=True) / LEVELS  # (q, m, 1)
+    step_y = y.abs().amax(dim=-1, keepdim=True) / INT8_INPUT_LEVELS  # (q, m, 1)
     step_weight = weight.abs().amax(dim=-1) / 127  # (m, buckets)
     square = (step_y * weight.norm(dim=-1)) ** 2 + (step_weight * y.norm(dim=-1, keepdim=True)) ** 2
     with torch.inference_mode():
@@ -184,5 +184,5 @@ def test_shapes_without_storage(shape):
     for precision in ("fp32", "bf16"):
         found = Head(network, precision).log_probs(y)
         assert (found.shape, found.dtype, found.is_meta) == ((10, m, buckets), torch.float32, True)
-    with pytest.raises(InputError, match="precision='int8' is not to be had here .*; choose 'bf16' or 'fp32'"):
+    with pytest.raises(InputError, match="precision='int8' is not available here .*; choose 'bf16' or 'fp32'"):
         Head(network, "int8")

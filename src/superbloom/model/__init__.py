@@ -1,4 +1,8 @@
-"""The network, its hash functions and names, its losses and its output layer."""
+"""The model (Sec. 2.1–2.4, App. A): network.py the Transformer, model.py the network with its hash functions and names.
+
+loss.py has the training losses, head.py the output layer for serving, and prior.py the bonus for frequent ids.
+extend.py adds names to a trained model.
+"""
 
 from superbloom.model.head import Head
 from superbloom.model.loss import Sampler, full_softmax_loss, piece_shape, sampled_softmax_loss

@@ -1,7 +1,7 @@
-"""Add names to a trained model: each gets a digest of its own, and old digests stay.
+"""Add names to a trained model: each new name gets its own digest, and old digests stay (hashing/growth.py).
 
-The meaning of the tokens was learned from other names. A new name is read and predicted at once like the names it
-shares buckets with, and as itself after some more training.
+The tokens learned their meaning from other names. At first, the model treats a new name like the names that share its
+buckets. More training lets it learn the name itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from superbloom.model.prior import Prior
 def extend(
     model: Model, names: Iterable[str], *, like: Mapping[str, Sequence[str]] | None = None, reserve: float = RESERVE
 ) -> Model:
-    """The model with more names, whose ids follow the old ones in the order given.
+    """The model with more names. Their ids follow the old ids, in the given order.
 
-    like: {new name: [known names]} puts a new name into buckets of the known ones.
+    like: {new name: [known names]} puts a new name into the buckets of these known names.
+    reserve: the growth of a bucket beyond alpha, as a share of alpha.
     """
     if model.target_vocab is not model.vocab:
         raise InputError(
@@ -32,7 +33,7 @@ def extend(
     like = like or {}
     vocab, new = model.vocab.extended(names)
     if strangers := like.keys() - set(new):
-        raise InputError(f"like tells of {min(strangers)!r}, which is not a new name; give it as one, or leave it out")
+        raise InputError(f"like has {min(strangers)!r}, which is not a new name; add it to the names, or leave it out")
     similar = [[model.vocab.id(other) for other in like.get(name, ())] for name in new]
     bloom = extended(model.bloom, similar, reserve)
     config = replace(model.config, num_ids=len(vocab), buckets=bloom.num_buckets)

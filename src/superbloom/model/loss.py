@@ -1,8 +1,10 @@
-"""Cross-entropy over tokens at the masked places (Sec. 2.4): full, or sampled for the baseline.
+"""Cross-entropy over tokens at the masked positions (Sec. 2.4): full softmax, or sampled softmax for the baseline.
 
-Both go through the logits in pieces and compute the gradient of a piece while its logits are at hand, so that they
-never take more than a budget and most are computed once. Gradients are by the embedding table itself, not by a part of
-it: no copy of that size is made and padded.
+    y (groups, q, d), table (rows, d), targets (groups, q)  →  the summed loss, a scalar
+
+Both compute logits in pieces, and the gradient of a piece while its logits are in memory. So logits never exceed a
+memory budget, and most are computed once. Gradients refer to the whole embedding table: the gradient of a part would
+have to be copied and padded to the size of the table.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ def _logits_in(megabytes: int) -> int:
 def full_softmax_loss(
     y: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, tokens: int, budget_mb: int
 ) -> Tensor:
-    """Sum of −log softmax(y·weightᵀ + bias)[target] over groups; no more than budget_mb of logits at a time.
+    """Sum of −log softmax(y·weightᵀ + bias)[target] over groups, with at most budget_mb of logits at a time.
 
-    With a softmax per hash there are m groups, each over its own buckets; a joint softmax is one group over all.
-    y (groups, q, d) and targets (groups, q); group g has rows g·tokens and on of table (rows, d) and bias (rows,).
+    A softmax per hash has m groups, each over its own buckets; a joint softmax has one group over all buckets.
+    y (groups, q, d) and targets (groups, q). Group g uses rows g·tokens … (g+1)·tokens − 1 of table (rows, d) and
+    bias (rows,).
 
     >>> y, table = torch.zeros(1, 3, 2), torch.zeros(9, 2)
     >>> round(full_softmax_loss(y, table, None, torch.tensor([[0, 1, 2]]), 8, 256).item() / 3, 4)   # log 8
@@ -78,7 +81,7 @@ class _FullSoftmax(torch.autograd.Function):
                 right = (some * true).sum(dim=1, keepdim=True)
                 loss += (highest + normaliser.log() - right).sum()
                 slope = group.gradients(some, target, highest, normaliser, weight_grad, group_bias_grad)
-                # The gradient by the logits is softmax − one-hot.
+                # The gradient of the logits is softmax − one-hot.
                 y_grad[g, start : start + rows] = slope - true
                 weight_grad.index_add_(0, target, -some.to(weight.dtype))
                 if group_bias is not None and group_bias_grad is not None:
@@ -94,28 +97,30 @@ class _FullSoftmax(torch.autograd.Function):
 
 
 class _Group:
-    """A softmax over weight (tokens, d), as many tokens at a time as fit into `room`, where logits are written.
+    """A softmax over weight (tokens, d). Logits are written to `room`, as many tokens at a time as it is wide.
 
-    names, if given, tell which token each row stands for; a query whose target it is does not see that row.
+    negatives: the token of each row, for sampled rows; a query does not see rows of its own target.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, room: Tensor, names: Tensor | None = None) -> None:
-        self.weight, self.bias, self.room, self.names = weight, bias, room, names
+    def __init__(self, weight: Tensor, bias: Tensor | None, room: Tensor, negatives: Tensor | None = None) -> None:
+        self.weight, self.bias, self.room, self.negatives = weight, bias, room, negatives
         self.blocks = [slice(start, start + room.shape[1]) for start in range(0, len(weight), room.shape[1])]
 
     def logits(self, y: Tensor, target: Tensor, block: slice) -> Tensor:
         weight = self.weight[block]
         out = self.room.view(-1)[: len(y) * len(weight)].view(len(y), len(weight))
-        if _plain(y, out):
-            torch.mm(y, weight.T, out=out)  # memory that is new to the process costs a third more time
+        if _is_writable_in_place(y, out):
+            torch.mm(y, weight.T, out=out)  # fresh memory would cost a third more time
         else:
             out.copy_(y @ weight.T)
         if self.bias is not None:
             out += self.bias[block]
-        return out if self.names is None else out.masked_fill_(self.names[block] == target[:, None], -torch.inf)
+        if self.negatives is not None:
+            out.masked_fill_(self.negatives[block] == target[:, None], -torch.inf)
+        return out
 
     def normaliser(self, y: Tensor, target: Tensor, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """The highest logit of each query and Σ exp(logit − highest), beyond what is given; (q, 1) each."""
+        """The highest logit of each query and Σ exp(logit − highest), (q, 1) each, starting from the given values."""
         for block in self.blocks:
             self.exponentials = self.logits(y, target, block)
             above = torch.maximum(self.exponentials.amax(dim=1, keepdim=True), highest)
@@ -133,14 +138,14 @@ class _Group:
         bias_grad: Tensor | None,
     ) -> Tensor:
         """softmax · weight (q, d); softmaxᵀ · y is added to weight_grad, and its column sums to bias_grad."""
-        # What divides the softmax divides y instead, which is smaller.
+        # Divide y by the normaliser instead of the softmax: y is smaller.
         scaled, y_grad = (y / normaliser).to(y.dtype), torch.zeros_like(normaliser.expand_as(y))
         for block in reversed(self.blocks):
-            if block is not self.blocks[-1]:  # the last one's are still at hand
+            if block is not self.blocks[-1]:  # those of the last block are still in memory
                 self.exponentials = self.logits(y, target, block).sub_(highest).exp_()
             slope = self.exponentials.to(y.dtype)
             y_grad += slope @ self.weight[block]
-            if _plain(slope, weight_grad):
+            if _is_writable_in_place(slope, weight_grad):
                 weight_grad[block].addmm_(slope.T, scaled)
             else:
                 weight_grad[block] += slope.T @ scaled
@@ -154,13 +159,13 @@ def _room(y: Tensor, rows: int, width: int) -> Tensor:
     return y.new_empty(rows, width, dtype=torch.promote_types(y.dtype, torch.float32))
 
 
-def _plain(one: Tensor, other: Tensor) -> bool:
-    """Whether products may be written in place: of one type, and none that autocast would choose another for."""
-    return one.dtype == other.dtype and not torch.is_autocast_enabled(one.device.type)
+def _is_writable_in_place(factor: Tensor, out: Tensor) -> bool:
+    """Whether a product of `factor` may be written to `out`: the types are equal, and autocast changes none."""
+    return factor.dtype == out.dtype and not torch.is_autocast_enabled(factor.device.type)
 
 
 def _scaled(grads: tuple[Tensor | None, ...], upstream: Tensor) -> Iterator[Tensor | None]:
-    """In place: there is one backward for each forward."""
+    """Gradients times upstream, in place: there is only one backward for each forward."""
     return (None if grad is None else grad.mul_(upstream) for grad in grads)
 
 
@@ -176,10 +181,9 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """The loss of y (q, d) against `sampler.samples` random negatives instead of all tokens (bengio:03, bengio:08).
 
-    The logit of a negative is lowered by the log of how often it is expected among the samples (logQ), and a
-    negative that happens to be the target is removed: what is summed then estimates the full normaliser without
-    bias. The target itself is always there, so its logit stays as it is. With sparse, the gradient by the table holds
-    the rows of targets and negatives alone.
+    The logit of a negative is lowered by the log of its expected count among the samples (logQ). A negative that equals
+    the target is removed. The sum then estimates the full normaliser without bias. The target is always included, so
+    its logit is not changed. With sparse, the gradient of the table holds only the rows of targets and negatives.
     """
     negatives, log_q = sampler.draw(seed, table.device)
     weight, true = (F.embedding(chosen, table, sparse=sparse) for chosen in (negatives, targets))
@@ -189,7 +193,7 @@ def sampled_softmax_loss(
 
 
 class _SampledSoftmax(torch.autograd.Function):
-    """Against negatives weight (samples, d) with offset (samples,); targets are true (q, d) with own (q,)."""
+    """Negatives have weight (samples, d) and offset (samples,); targets have true (q, d) and own (q,)."""
 
     @staticmethod
     def forward(
@@ -215,7 +219,7 @@ class _SampledSoftmax(torch.autograd.Function):
             right = (some * true[piece]).sum(dim=1, keepdim=True).to(room.dtype) + own[piece, None]
             highest, normaliser = group.normaliser(some, target, right, torch.ones_like(right))
             loss += (highest + normaliser.log() - right).sum()
-            slope = (right - highest).exp() / normaliser - 1  # by the target's own logit
+            slope = (right - highest).exp() / normaliser - 1  # gradient of the target's own logit
             y_grad[piece] = group.gradients(some, target, highest, normaliser, weight_grad, offset_grad)
             y_grad[piece] += slope * true[piece]
             true_grad[piece] = slope * some
@@ -230,10 +234,10 @@ class _SampledSoftmax(torch.autograd.Function):
 
 
 class Sampler:
-    """A proposal distribution over tokens; seeded by the caller, so that a step can be repeated.
+    """A proposal distribution over tokens. The caller gives the seed, so that a step can be repeated.
 
     log-uniform: P = log((r + 2) / (r + 1)) / log(tokens + 1) for the r-th most frequent token, Zipf's law.
-    empirical: proportional to (count + 1) ** 0.75, as word2vec does.
+    empirical: P is proportional to (count + 1) ** 0.75, as in word2vec.
     """
 
     def __init__(self, proposal: str, counts: np.ndarray, samples: int) -> None:
@@ -243,7 +247,7 @@ class Sampler:
         weights = {"log-uniform": np.log1p(1 / (rank + 1)), "empirical": (counts + 1.0) ** 0.75}[proposal]
         self.samples = min(samples, tokens)
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
-        # Drawn with replacement: a token is expected samples · P(t) times.
+        # Tokens are drawn with replacement: the expected count of a token is samples · P(token).
         self._log_q = torch.from_numpy(np.log(self.samples * weights / weights.sum())).float()
 
     def draw(self, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,11 @@
 """The network: M = O ∘ (T_L ∘ … ∘ T_1) ∘ I (Sec. 2.1–2.3, App. A).
 
-    ids (batch, n)  →  elements (batch, e)  →  x (batch, e, d)  →  L layers  →  y (batch, places, m, d)  →  logits
+    tokens (batch, e, m)  →  x (batch, elements, d)  →  L layers  →  y (batch, places, m, d)  →  logits
 
-An element is an id, read as the sum of its m tokens, or a token (the paper). Of the last layer only the wanted places
-are computed; the layers below need all. A [MASK] says nothing but that something is asked: as a question, all of a
-segment are one element, and what tells them apart is where they stand when the last layer is asked. Read in order
-(mask_as="next"), an element attends to itself and those before it, and is asked what follows. Without distance and
-positions the input is a set. Digests, losses and search live elsewhere.
+An element is a token, as in the paper, or an id, read as the sum of its m tokens. The last layer computes only the
+wanted places. mask_as="question": all masks of a segment are one element, which the last layer queries once per place.
+"element": each mask is an element, as in BERT. "next": an element attends to itself and earlier elements, and predicts
+the next one. Without distance and positions, the input is a set.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from torch import Tensor, nn
 
 from superbloom.config import ModelConfig
 
-NOWHERE = -1  # the place of an element that has none
-FEW = 4  # queries: up to so many, a CPU multiplies twice as fast with the weights on the left (docs/search.md)
-ROWS = 1024  # of the output weights, multiplied together
+NO_PLACE = -1  # the place of an element without one
+# Up to this number of queries, a CPU multiplies twice as fast with the weights on the left (docs/search.md).
+MAX_QUERIES_ON_THE_RIGHT = 4
+OUTPUT_ROWS_AT_ONCE = 1024  # rows of the output weights in one product
 
 
 class Layer(nn.Module):
     """One Transformer layer: attention A, then feed-forward F, each with residual and norm (App. A).
 
-    Equal to torch's nn.TransformerEncoderLayer (tests/test_model.py copies its weights), but the queries may be fewer
-    than the elements they attend to, and each head may learn how much an element at some distance counts. Dropout is of
-    what A and F add, as in the original Transformer; within them, as BERT has it, it takes a third of a step on a CPU.
-    Unless it attends, all elements count alike, but for their distance: a bag of digests.
+    Equals torch's nn.TransformerEncoderLayer (tests/model/test_model.py copies its weights), with two additions. There
+    may be fewer queries than elements. Each head may learn how much an element counts at each distance (distances).
+    Dropout applies to the outputs of A and F, as in the original Transformer. BERT also drops within A and F, which
+    takes a third of a step on a CPU. With attend=False, all elements at one distance count alike: a bag of digests.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Layer(nn.Module):
     def forward(self, queries: Tensor, elements: Tensor, mask: Tensor | None, apart: Tensor | None = None) -> Tensor:
         """queries (batch, q, d) attend to elements (batch, k, d); mask (batch, 1, q or 1, k) is True where allowed.
 
-        apart (batch, q, k) tells how far apart they are, as Network._apart numbers it; one row if all are alike.
+        apart (batch, q, k) has the distance of each pair, as Network._apart numbers it; one row if all are equal.
         """
         if self.distance is not None:
             assert apart is not None
@@ -92,7 +92,7 @@ class Layer(nn.Module):
 def _looked_up(table: Tensor, index: Tensor) -> Tensor:
     """table[:, index] as (batch, heads, q, k), from table (heads, distances) and index (batch, q, k).
 
-    subtle: gradients of an indexed tensor are added up in no fixed order on several threads; those of gather are not.
+    subtle: with several threads, gradients of an indexed tensor are added in no fixed order; those of gather are.
     """
     batch, heads = len(index), len(table)
     flat = index.flatten(1)[:, None].expand(-1, heads, -1)
@@ -100,9 +100,9 @@ def _looked_up(table: Tensor, index: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, share: float) -> Tensor:
-    """Set a share of x to nothing and scale up the rest; on a CPU by a byte of randomness each, so to 1/256.
+    """Set a share of x to zero and scale up the rest. On a CPU, the share is rounded to a multiple of 1/256.
 
-    F.dropout draws a number each, which takes four times as long there.
+    One random byte per entry decides. F.dropout draws a number per entry, which takes four times as long on a CPU.
     """
     level = round(256 * share)
     if x.device.type != "cpu" or not 0 < level < 256:
@@ -120,7 +120,7 @@ class Network(nn.Module):
         self.config = config
         self.embedding = _embedding(config.num_tokens, config.dim)
         self.position = _embedding(config.seq_len, config.dim) if config.positions else None
-        # BERT's second task: a vector for each part of a segment, and the head that tells whether they belong together.
+        # BERT's second task: a vector for each part of a segment, and a head that predicts whether B follows A.
         self.side = _embedding(2, config.dim) if config.next_sentence else None
         self.follows = (
             nn.Sequential(nn.Linear(config.dim, config.dim), nn.Tanh(), nn.Linear(config.dim, 2))
@@ -146,7 +146,7 @@ class Network(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        if self.embedding.weight.is_meta:  # only shapes are wanted; drawing there would load torch's compiler
+        if self.embedding.weight.is_meta:  # only shapes are needed; drawing on this device would load torch's compiler
             return
         for name, parameter in self.named_parameters():
             if name.endswith(".distance"):
@@ -161,22 +161,23 @@ class Network(nn.Module):
     ) -> Tensor:
         """y at the wanted places (batch, p, m, d).
 
-        tokens (batch, e, m), where (batch, e) and padding (batch, e) are of the elements; the element at column asked
-        (batch, p) is asked what belongs at places (batch, p). Of where, one row will do if all are alike. sides
-        (batch, n) tells of each place which part of the segment it is in.
+        tokens (batch, e, m): the digest of each element.
+        where (batch, e), or one row for all: the place of each element. padding (batch, e): True where not attended to.
+        asked (batch, p): the column of the element that answers for each of places (batch, p).
+        sides (batch, n): 0 or 1, the part of the segment each place is in.
         """
         m, joined = tokens.shape[2], self.config.inputs == "sum"
         x = self.embedding(tokens)  # (batch, e, m, d)
         if joined:
             x = x.sum(2, keepdim=True)
-        if self.placed:  # one position per element, shared by its m tokens
+        if self.is_placed:  # one position per element, shared by its m tokens
             x = x + self._position(where, sides)[:, :, None]
-        each = x.shape[2]  # elements a token, or an id
+        each = x.shape[2]  # m if each token is an element, 1 if each id is
         x = x.flatten(1, 2)  # (batch, e·each, d)
         if self.training:
             x = dropout(x, self.config.dropout)
         where, padding, places = (part.repeat_interleave(each, dim=1) for part in (where, padding, places))
-        # Padding is never attended to. Without any, no mask: the attention kernel is faster.
+        # Padding is never attended to. Without padding there is no mask, and the attention kernel is faster.
         mask = ~padding[:, None, None] if bool(padding.any()) else None
         *lower, last = self.layers
         apart = self._apart(where, where)
@@ -188,7 +189,7 @@ class Network(nn.Module):
             x = layer(x, x, mask, apart)
         wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
         y = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
-        if self.placed and self.config.mask_as == "question":  # as elements they have theirs
+        if self.is_placed and self.config.mask_as == "question":  # in other modes, elements have it already
             y = y + self._position(places, sides)
         if self.config.mask_as != "next":
             y = last(y, x, mask, self._apart(places, where))
@@ -200,27 +201,27 @@ class Network(nn.Module):
         return y.expand(-1, -1, m, -1) if joined else y
 
     @property
-    def placed(self) -> bool:
-        """Whether an element is told where it stands."""
+    def is_placed(self) -> bool:
+        """Whether elements have a position or a side added to them."""
         return self.position is not None or self.side is not None
 
     def _position(self, where: Tensor, sides: Tensor) -> Tensor:
-        """What is added to elements at these places (batch, e): (batch, e, d), nothing if they are nowhere."""
-        place, there = where.clamp(min=0), (where != NOWHERE)[..., None]
+        """The position vectors of elements at these places (batch, e): (batch, e, d), zero for NO_PLACE."""
+        place, there = where.clamp(min=0), (where != NO_PLACE)[..., None]
         x = self.embedding.weight.new_zeros(()) if self.position is None else self.position(place)
         if self.side is not None:
             x = x + self.side(sides.gather(1, place.expand(len(sides), -1)))
         return x * there
 
     def _apart(self, here: Tensor, there: Tensor) -> Tensor | None:
-        """Which distance (batch, q, k) lies between two places: n for none, 0 from or to nowhere."""
+        """Numbers of the distances between places (batch, q, k): there − here + seq_len, or 0 if one is NO_PLACE."""
         if not self.config.distance:
             return None
         here, there = here[:, :, None], there[:, None]
-        return torch.where((here == NOWHERE) | (there == NOWHERE), 0, there - here + self.config.seq_len)
+        return torch.where((here == NO_PLACE) | (there == NO_PLACE), 0, there - here + self.config.seq_len)
 
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        """E^O (m, buckets, d) and its bias (m, buckets); special tokens are never predicted."""
+        """E^O (m, buckets, d) and its bias (m, buckets). Special tokens are never predicted."""
         shape = (self.config.num_hashes, self.config.output_buckets)
         tokens = shape[0] * shape[1]
         weight = self.embedding.weight[:tokens] if self.output is None else self.output
@@ -231,7 +232,7 @@ class Network(nn.Module):
         weight, _ = self.output_layer()
         if self.config.softmax == "joint":
             return self.normalise(F.linear(y, weight.flatten(0, 1)))
-        if len(y) <= FEW:
+        if len(y) <= MAX_QUERIES_ON_THE_RIGHT:
             return self.normalise(torch.bmm(weight, y.permute(1, 2, 0)).permute(2, 0, 1).contiguous())
         if y.device.type != "cpu":
             return self.normalise(torch.einsum("qmd,mbd->qmb", y, weight))
@@ -241,11 +242,11 @@ class Network(nn.Module):
         return self.normalise(logits)
 
     def normalise(self, logits: Tensor) -> Tensor:
-        """Log-probabilities from products y · E^O: over the buckets (q, m, buckets), or over all tokens if joint."""
+        """Log-probabilities (q, m, buckets) from products y · E^O, normalised per hash, or over all tokens if joint."""
         _, bias = self.output_layer()
         if self.config.softmax == "per-hash":
             return F.log_softmax((logits if bias is None else logits + bias).float(), dim=-1)
-        # Joint: y_j is scored against the tokens of all hashes; hash j keeps its own part.
+        # Joint: y_j is scored against the tokens of all hashes, and hash j keeps its own part.
         joint = F.log_softmax((logits if bias is None else logits + bias.flatten()).float(), dim=-1)
         shape = (self.config.num_hashes, self.config.output_buckets)
         return joint.unflatten(-1, shape).diagonal(dim1=1, dim2=2).movedim(-1, 1)
@@ -255,24 +256,25 @@ class Network(nn.Module):
 
 
 def _multiply(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """x · weightᵀ (q, rows) into `out`, some rows at a time: torch packs a large second factor for each product."""
-    whole, d = len(weight) - len(weight) % ROWS, weight.shape[1]
-    blocks = weight[:whole].view(-1, ROWS, d).transpose(1, 2) if whole else weight.new_empty(0, d, ROWS)
+    """Write x · weightᵀ (q, rows) to `out`, some rows at a time: torch copies a large second factor each time."""
+    rows, d = OUTPUT_ROWS_AT_ONCE, weight.shape[1]
+    whole = len(weight) - len(weight) % rows
+    blocks = weight[:whole].view(-1, rows, d).transpose(1, 2) if whole else weight.new_empty(0, d, rows)
     products = torch.bmm(x.expand(len(blocks), *x.shape), blocks)
-    out[:, :whole].unflatten(1, (len(blocks), ROWS)).copy_(products.transpose(0, 1))
+    out[:, :whole].unflatten(1, (len(blocks), rows)).copy_(products.transpose(0, 1))
     out[:, whole:] = x @ weight[whole:].T
 
 
 def _earlier(elements: int, each: int, device: torch.device) -> Tensor:
-    """Who may attend to whom (1, 1, q, k), if elements are read in order, several columns each."""
+    """The mask (1, 1, q, k) for elements read in order, with `each` columns per element: True where k is not later."""
     element = torch.arange(elements, device=device).repeat_interleave(each)
     return (element[:, None] >= element)[None, None]
 
 
 def _nearer(heads: int, distances: int) -> Tensor:
-    """What attention begins with, (heads, distances): weights that fall with the distance, by powers from 0 to 2.
+    """Initial attention weights by distance, as logs (heads, distances): distance to the power of 0 to −2.
 
-    >>> _nearer(3, 4).exp().tolist()          # nowhere; one before; itself; one after
+    >>> _nearer(3, 4).exp().tolist()          # no place; one before; itself; one after
     [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
     >>> _nearer(3, 8).exp()[:, -1].tolist()   # three after
     [1.0, 0.333..., 0.111...]
@@ -283,4 +285,4 @@ def _nearer(heads: int, distances: int) -> Tensor:
 
 
 def _embedding(rows: int, dim: int) -> nn.Embedding:
-    return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))  # drawn once, by Network
+    return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))  # Network initialises it
