@@ -1,4 +1,4 @@
-"""Does a test fail when the code is wrong?   python -m tools.mutants run [search ranking …] [--sample 100] [--again]
+"""Does a test fail when the code is wrong?   python -m tools.mutants run [search/cost …] [--sample 100] [--again]
 
 Each mutant is one small change of one module: another comparison or operator, a number one higher, a truth value
 turned, a condition negated, min for max, a statement left out. The tests of its part run on it, the quickest first,
@@ -34,13 +34,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 SEARCH = ("search/test_search.py", "search/test_search_arguments.py", "search/test_filters.py")
+SEARCH += ("search/test_reference.py", "search/test_cost.py")
 SEARCH += ("model/test_prior.py::test_the_buckets_of_an_id_promise_at_least_its_bonus",)
-HASHING = ("hashing/test_hashing.py", "hashing/test_coherent.py")
 TESTS: dict[str, tuple[str, ...]] = {
-    "hashing/bloom": HASHING,
-    "hashing/construct": HASHING,
-    "search/certified": SEARCH,
+    "hashing/bloom": ("hashing/test_hashing.py", "hashing/test_coherent.py"),
+    "hashing/construct": ("hashing/test_hashing.py", "hashing/test_coherent.py"),
     "ranking": SEARCH,
+    "search/reference": ("search/test_reference.py",),
+    "search/certified": SEARCH,
+    "search/queries": SEARCH,
+    "search/cost": SEARCH,
+    "search/mass": SEARCH,
+    "search/arguments": SEARCH,
     "search/scoring": SEARCH,
     "search/filters": SEARCH,
     "training/batches": ("training/test_batches.py", "corpus/test_segments.py"),
@@ -224,10 +229,10 @@ class Copy:
         compileall.compile_dir(self.package, quiet=2)
 
     def put(self, module: str, text: str) -> None:
-        (self.package / f"{module}.py").write_text(text, encoding="utf-8")
+        path = self.package / f"{module}.py"
+        path.write_text(text, encoding="utf-8")
         # subtle: Python tells by size and second whether compiled code is out of date; mutants are alike in both
-        file = self.package / f"{module}.py"
-        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
 
     def try_out(self, module: str, limit: float, durations: dict[str, float]) -> tuple[str | None, dict[str, float]]:
@@ -332,7 +337,12 @@ def kept() -> list[Mutant]:
 
 
 def stored_results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"possible": {}, "mutants": []}
+    """Earlier results of the modules that are listed now."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"possible": {}, "mutants": []}
+    return {
+        "possible": {name: number for name, number in found["possible"].items() if name in TESTS},
+        "mutants": [mutant for mutant in found["mutants"] if mutant["module"] in TESTS],
+    }
 
 
 def keep(found: list[Mutant], possible: dict[str, int]) -> None:

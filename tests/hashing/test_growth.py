@@ -89,6 +89,10 @@ def test_no_room_says_how_to_get_some():
     unhashed = BloomHash.random(50, 1, 1)
     with pytest.raises(InputError, match="no digest is left for them; train again with all names, 51 tokens"):
         extended(unhashed, [[]])
+    all_but_one = torch.tensor([[first, second] for first in range(4) for second in range(4)][:-1])
+    crowded = BloomHash.from_table(all_but_one, num_buckets=4, alpha=4)
+    with pytest.raises(InputError, match="no digest is left for some of the new names; raise reserve, or train again"):
+        extended(crowded, [[0, 0]], reserve=1)  # one digest is free, but not in a bucket of id 0
     for reserve in (-0.1, True, "much", float("nan")):
         with pytest.raises(InputError, match="a share of alpha is allowed"):
             extended(bloom, [[]], reserve)
