@@ -81,7 +81,7 @@ def shared_pairs(bloom: BloomHash) -> int:
 
 @st.composite
 def corpora(draw):
-    """Few or many ids, most in rows, some alone in theirs; of which most are frequent or few."""
+    """2 to 60 ids, each alone in one row; up to 30 more rows hold four ids of the first half."""
     num_ids, seed = draw(st.integers(2, 60)), draw(st.integers(0, 999))
     rng = np.random.default_rng(seed)
     rows = [[f"n{i}"] for i in range(num_ids)]
@@ -135,7 +135,7 @@ def test_ids_that_met_no_other_share_buckets_with_each_other():
 
 
 def test_held_out_rows_have_no_say(ring_corpus):
-    """Ids of rows that are not for training are exchanged: the functions are the same."""
+    """Changing ids in rows outside of training does not change the functions."""
     from superbloom.corpus.corpus import SPLITS
 
     other = Corpus.from_sequences([["a"], ["b"]])

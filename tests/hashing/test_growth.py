@@ -127,7 +127,7 @@ def test_old_answers_stay_and_new_names_work_at_once(ring_corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def later() -> Corpus:
-    """Rings, of which one has names the earlier log had not."""
+    """Rings; one of them has names that the earlier log did not have."""
     rng = np.random.default_rng(1)
     rows = []
     for _ in range(500):

@@ -58,7 +58,7 @@ def test_when_every_digest_is_taken_the_regular_construction_fills_them_all(num_
 
 @pytest.mark.parametrize("spread", [False, True])
 def test_tables_of_usual_sizes_stay_random(monkeypatch, spread):
-    """Some fifty ids share their digest with another at first; they trade buckets, and the rest stays as drawn."""
+    """About fifty ids share their digest with another at first. They trade buckets, and all other ids keep theirs."""
     monkeypatch.setattr(hashing, "_regular_table", None)
     for seed in range(5):
         BloomHash.random(5000, 2, 20, seed=seed, spread=spread).verify()
@@ -76,7 +76,7 @@ def test_seeds_give_different_functions_and_the_same_seed_the_same():
 
 
 def test_hashes_are_independent_of_one_another():
-    """Mates in one hash are mates in another about as often as chance has it."""
+    """Ids that share a bucket of one hash share a bucket of another about as often as by chance."""
     bloom = BloomHash.random(20_000, 2, 20, seed=0)
     first, second = bloom.table.numpy().T
     mates = [bloom.members[0][bucket].numpy() for bucket in range(bloom.num_buckets)]

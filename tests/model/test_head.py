@@ -30,14 +30,14 @@ def network_of(num_ids: int = 300, dim: int = 32, std: float = 0.2, **options) -
 
 
 def outputs(network: Network, queries: int) -> torch.Tensor:
-    """y (q, m, d), some of it much larger than the rest, as of a network without a last norm."""
+    """y (q, m, d), with some rows much larger than others, as from a network without a final norm."""
     config, random = network.config, torch.manual_seed(1)
     y = torch.randn(queries, config.num_hashes, config.dim, generator=random)
     return y * torch.logspace(-1, 0.5, queries)[:, None, None]
 
 
 def largest_error(network: Network, y: torch.Tensor, precision: str) -> torch.Tensor:
-    """How far a log-probability may lie from the exact one, (q, 1, 1), by the rounding of weights and inputs alone."""
+    """The largest error of a log-probability, (q, 1, 1), that rounding of weights and inputs explains."""
     weight = network.output_layer()[0].detach().flatten(0, 1).double()  # (tokens, d)
     y = y.double()
     if precision == "bf16":  # 8 bits: a weight is off by a 2^−9 part at most

@@ -1,4 +1,4 @@
-"""The chunked softmax against float64, and the sampled one against what it estimates."""
+"""The softmax in pieces against float64, and the sampled softmax against the full one that it estimates."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_logits_stay_within_the_budget():
 @pytest.mark.parametrize("budget", [5 * 13, 10**6])
 @pytest.mark.parametrize("how", ["autocast", "bfloat16"])
 def test_products_of_fewer_bits_lose_no_more_than_those(how, budget, monkeypatch):
-    """By autocast, or all numbers short: the loss and each gradient are those of float64 to about two digits."""
+    """With autocast, or all in bfloat16: the loss and each gradient equal those of float64 to about two digits."""
     parts, targets, tokens = problem()
     doubles = [part.detach().double().requires_grad_() for part in parts]
     expected = torch.autograd.grad(plain_loss(*doubles, targets, tokens), doubles)

@@ -1,4 +1,4 @@
-"""The prior of ids and its calibration against plain numpy, and what probabilities promise."""
+"""The prior of ids and its calibration against plain numpy, and the bounds of probabilities."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_the_buckets_of_an_id_promise_at_least_its_bonus(bloom, data):
 
 
 def zipf(rows: int = 400, names: int = 60, targets: bool = False, **options) -> Corpus:
-    """Rows of names whose frequency falls with their number; names of a row are near one another, if at all."""
+    """Rows of names whose frequency falls with their number."""
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, names + 1)
     drawn = [rng.choice(names, size=6, replace=False, p=share / share.sum()) for _ in range(rows)]
@@ -159,7 +159,7 @@ CONTEXT = ["ring 1 name 2", "ring 1 name 3"]
 
 
 def true_shares(model: Model, *, prior: bool = True, permitted=lambda name: True) -> dict[str, float]:
-    """Each name's share of exp(score / temperature), over all names that may be answered."""
+    """The share of each name in the sum of exp(score / temperature) over all permitted names."""
     ids = torch.tensor([[*map(model.vocab.id, CONTEXT), Special.MASK]])
     log_probs = model.log_probs(ids, torch.tensor([[2]]))[0].double().numpy()
     table = model.bloom.table.numpy()

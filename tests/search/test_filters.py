@@ -1,4 +1,4 @@
-"""Filters of the answer: ids and masks say the same, lists of any size are ranked right, bad ones are refused."""
+"""Filters: ids and masks give the same answers, lists of any size are ranked correctly, wrong filters are refused."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from superbloom.hashing.bloom import BloomHash
 from superbloom.search.certified import exhaustive, top_k
 
 NUM_IDS = 20_000
-# Ranked directly, which is cheaper for so few ids, and by opening buckets until the answer is certified.
+# By a direct ranking, which is cheaper for few ids, and by opening buckets until the answer is certified.
 WAYS = [{}, {"beam": 4, "max_rounds": 100}]
 
 
@@ -24,7 +24,7 @@ def log_probs(bloom):
 
 
 def by_hand(log_probs: torch.Tensor, bloom: BloomHash, k: int, rows: list) -> list[list[int]]:
-    """The k best of the ids of each row: every id scored, the others crossed out, −1 where none is left."""
+    """The k best ids of each row: all ids are scored, the others removed, and −1 fills."""
     values, table = log_probs.numpy(), bloom.table.numpy()
     answers = []
     for query, ids in zip(values, rows, strict=True):
@@ -61,7 +61,7 @@ def test_an_allow_list_of_any_size_equals_the_ranking_restricted_by_hand(bloom, 
 @pytest.mark.parametrize("name", ["allow", "exclude"])
 def test_the_same_filter_as_ids_and_as_a_mask_gives_the_same_answer(bloom, log_probs, name, rows, way):
     plain = top_k(log_probs, bloom, 40).ids
-    # Of each query's best, every second one; so the filter bites whatever it is.
+    # Every second of each query's best ids, so that any filter changes the answer.
     ids = plain[:rows, ::2]
     listed = top_k(log_probs, bloom, 25, **{name: ids}, **way)
     masked = top_k(log_probs, bloom, 25, **{name: mask_of(ids)}, **way)

@@ -27,7 +27,7 @@ def weighted(values):
     return add([np.float32(np.float32(0.5 + j) * value) for j, value in enumerate(values)])
 
 
-FEWER = int(os.environ.get("SUPERBLOOM_CASES", "250"))  # cases of the properties beside the main one
+FEWER = int(os.environ.get("SUPERBLOOM_CASES", "250"))  # cases of each property except the main one
 SLOW_COMBINES = {"sum": add, "min": min, "max": max, "weights": weighted}
 
 
@@ -37,7 +37,7 @@ def fast_combine(name: str, m: int):
 
 @dataclass
 class Query:
-    """A batch of queries with all that one may ask for, and the plain answer to each."""
+    """A batch of queries with random options, and the plain answer to each query."""
 
     log_probs: np.ndarray
     bloom: BloomHash
@@ -96,7 +96,7 @@ def queries(draw):
 
 @st.composite
 def filters(draw, batch: int, num_ids: int):
-    """Nothing, ids or a mask, for all queries or for each; and the same as a set of ids a query."""
+    """None, ids or a mask, for all queries or for each query; and the same as one set of ids per query."""
     kind = draw(st.sampled_from(["none", "ids", "mask"]))
     if kind == "none":
         return None, [set()] * batch
@@ -112,10 +112,10 @@ def filters(draw, batch: int, num_ids: int):
 
 
 def assert_exact(query: Query, may_fall_back: bool) -> None:
-    """All answers are certified, and are those of the plain ranking; so are those of the exhaustive one."""
+    """All answers are certified and equal the plain ranking; so does the exhaustive ranking."""
     log_probs = torch.from_numpy(query.log_probs)
     with pytest.MonkeyPatch.context() as patch:
-        if not may_fall_back:  # so small a catalogue would always be ranked directly
+        if not may_fall_back:  # a catalogue this small would always be ranked directly
             patch.setattr(CostModel, "is_direct_cheaper", lambda cost, queries, width: False)
             patch.setattr(
                 CostModel, "is_hopeless", lambda cost, queries, width: torch.zeros(len(queries), dtype=torch.bool)
@@ -142,7 +142,7 @@ def test_certified_search_equals_exhaustive_ranking(check):
 
 
 def test_a_search_that_stops_one_round_early_is_noticed(check, monkeypatch):
-    """The round that would certify a query is left out: it is told certified with what was found before."""
+    """The twin certifies a query one round too early, with the ids found before that round."""
     whole = _Search._open_buckets
 
     def early(search, queries, width):
@@ -192,7 +192,7 @@ def test_the_mass_that_was_not_scored_is_within_its_bound(query, max_rounds, tem
 @pytest.mark.parametrize("temperature", [1.0, 1.4, 1.7, 2.31, 3.0])
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_the_mass_that_was_not_scored_counts_buckets_at_the_edge(m, temperature):
-    """Most buckets tie at the edge and are closed: scaled by the temperature, none of them may pass for open."""
+    """Most buckets tie at the edge and are closed: divided by the temperature, none may count as open."""
     bloom = BloomHash.random(3000, m, 2 if m > 1 else 1, seed=m)
     peaks = torch.zeros(5, m, bloom.num_buckets)
     peaks[..., ::97] = torch.rand(5, m, len(range(0, bloom.num_buckets, 97)), generator=torch.manual_seed(m)) + 3
@@ -205,7 +205,7 @@ def test_the_mass_that_was_not_scored_counts_buckets_at_the_edge(m, temperature)
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_the_mass_that_was_not_scored_is_bounded_no_looser_than_it_can_be(wide, temperature):
-    """Written out: those ids lie in closed buckets of each hash, and in buckets at the edge of the others at most."""
+    """The formula in float64: unscored ids lie in closed buckets of a hash, and not above the edges of the others."""
     bloom, log_probs = wide
     found = top_k(log_probs, bloom, 3, beam=16, max_rounds=1, temperature=temperature)
     for row, values in enumerate(log_probs.double()):
@@ -219,7 +219,7 @@ def test_the_mass_that_was_not_scored_is_bounded_no_looser_than_it_can_be(wide, 
 
 
 def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
-    """m + 2 additions of float32 round by 2^-24 of their sum at most: the bound is as far above the edges."""
+    """Each of m + 2 float32 additions rounds by at most 2^-24 of the sum. The bound allows for that and little more."""
     bloom, log_probs = wide
     bonus = torch.zeros(bloom.num_ids)
     bonus[7] = 100.0
@@ -231,7 +231,7 @@ def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
 
 
 def test_the_mass_of_a_small_catalogue_is_exact(wide):
-    """So few ids are ranked in a moment, where their mass is asked for."""
+    """Few ids are ranked directly if their mass is wanted."""
     bloom, log_probs = wide
     found = top_k(log_probs, bloom, 3, temperature=1.0)
     assert found.scored.tolist() == [bloom.num_ids] * 2
@@ -239,7 +239,7 @@ def test_the_mass_of_a_small_catalogue_is_exact(wide):
 
 
 def test_with_a_bonus_every_id_of_an_open_bucket_is_scored_once(wide):
-    """Buckets are opened by what they add with the bonus, which may be more or less than their log-probabilities."""
+    """Buckets are opened in the order of log-probability plus bonus."""
     bloom, log_probs = wide
     bonus = Bonus.of(4 * torch.randn(bloom.num_ids, generator=torch.manual_seed(1)) - 3, bloom)
     found = top_k(log_probs, bloom, 5, beam=16, max_rounds=2, bonus=bonus)
@@ -253,7 +253,7 @@ def test_with_a_bonus_every_id_of_an_open_bucket_is_scored_once(wide):
 @settings(max_examples=FEWER)
 @given(queries())
 def test_the_lemma_nothing_outside_the_opened_buckets_beats_the_bound(query):
-    """App. C, written out: for all s not in S^b, score(s) <= c(p^b)."""
+    """The lemma of App. C: for all s not in S^b, score(s) <= c(p^b)."""
     log_probs, bloom = query.log_probs, query.bloom
     width = min(query.beam, bloom.num_buckets - 1)
     if not width:
@@ -329,7 +329,7 @@ def test_allowing_every_id_changes_nothing(options):
 
 @given(st.integers(1, 4), st.integers(0, 63), st.integers(0, 1000))
 def test_the_largest_entries_of_long_rows_are_those_of_a_sort(n, beyond, seed):
-    """Rows of blocks and a rest, which may hold the largest."""
+    """Rows consist of blocks and a rest; the rest may hold the largest entry."""
     rows = torch.randn(3, 12 * BLOCK_ENTRIES + beyond, generator=torch.manual_seed(seed))
     values, at = BlockTopK(rows).of(torch.tensor([2, 0]), n)
     expected = rows[[2, 0]].topk(n)
@@ -337,7 +337,7 @@ def test_the_largest_entries_of_long_rows_are_those_of_a_sort(n, beyond, seed):
     assert torch.equal(at, expected.indices)
 
 
-def test_growth_goes_on_only_for_open_queries():
+def test_only_uncertified_queries_open_more_buckets():
     bloom = BloomHash.random(200_000, 2, 10, seed=0)
     peaked = torch.full((2, 20_000), -20.0)
     peaked[:, 0] = 0.0
@@ -378,8 +378,8 @@ def test_where_a_bucket_holds_most_ids_every_id_is_ranked():
     assert (int(found.rounds), int(found.scored), bool(found.certified)) == (0, 100, True)
 
 
-def test_who_has_far_to_go_is_ranked_at_once():
-    """Who lies in a good bucket of one hash lies in a bad one of the other: half of all would have to be opened."""
+def test_a_query_that_needs_too_many_buckets_is_ranked_directly():
+    """Ids in a good bucket of one hash are in a bad one of the other: half of all buckets would have to be opened."""
     first = torch.arange(200_000) // 10
     table = torch.stack([first, (19_990 - first).clamp(min=0) + torch.arange(200_000) % 10], dim=1).int()
     bloom = BloomHash.from_table(table, num_buckets=20_000, alpha=10)
@@ -406,8 +406,8 @@ def test_no_queries_have_no_answers(search):
     assert search(torch.zeros(0, 2, 5), BloomHash.random(10, 2, 2), 3).ids.shape == (0, 3)
 
 
-def test_queries_of_one_batch_go_their_own_ways():
-    """One is certified at once, one opens more, one has nothing to open and is ranked directly; each is exact."""
+def test_queries_of_one_batch_are_independent():
+    """One query is certified at once, two open more, and one cannot open any and is ranked directly. All are exact."""
     bloom = BloomHash.random(200_000, 2, 10, seed=0)
     peaked = torch.full((2, 20_000), -20.0)
     peaked[0, bloom.buckets(5)[0]], peaked[1, bloom.buckets(5)[1]] = 10.0, 10.0
@@ -421,7 +421,7 @@ def test_queries_of_one_batch_go_their_own_ways():
     assert (found.rounds[[1, 3]] > 1).all()
 
 
-def test_of_lists_the_ids_are_counted_that_are_there():
+def test_fills_of_lists_are_not_counted_as_scored():
     bloom = BloomHash.random(10, 2, 2)
     found = top_k(torch.zeros(2, 2, 5), bloom, 2, allow=torch.tensor([[0, 1, 0], [2, -1, -1]]))
     assert found.scored.tolist() == [2, 1]

@@ -1,4 +1,4 @@
-"""Arguments of the search that cannot be used are refused in one line, and NaN is never ranked."""
+"""Wrong arguments of the search raise a one-line error, and NaN is never ranked."""
 
 import itertools
 import re
@@ -164,7 +164,7 @@ def test_log_probs_without_a_rank_are_refused_wherever_they_stand(wide, way, com
 
 @pytest.mark.parametrize("search", [top_k, exhaustive])
 def test_nan_is_never_ranked(search):
-    """Refused in one way or another, also where all is NaN."""
+    """NaN raises an error, even if all values are NaN."""
     bloom = BloomHash.random(10, 2, 2)
     for wrong in (torch.full((1, 2, 5), NAN), torch.tensor([[[0.0, NAN, 0.0, 0.0, 0.0], [0.0] * 5]])):
         with pytest.raises(InputError, match="NaN"):
