@@ -10,7 +10,7 @@ from superbloom.config.serving import Settings
 from superbloom.errors import InputError
 from superbloom.serve import guard
 from superbloom.serve.app import make_app
-from superbloom.serve.guard import RefusedError
+from superbloom.serve.errors import RefusedError
 from tests.support import serving
 from tests.support.asking import ONE, asking, raw
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from superbloom.config.serving import Settings
-from superbloom.serve import app as app_module
+from superbloom.serve import routes
 from superbloom.serve import service as service_module
 from superbloom.serve.app import make_app
 from superbloom.serve.gather import BusyError
@@ -59,7 +59,7 @@ def test_while_stopping_what_was_taken_is_answered_and_nothing_new_is_taken():
         gate.open.clear()
         before = [pool.submit(post, f"{url}/v1/predict", {"context": [ONE], "k": 1 + i}) for i in range(8)]
         until(lambda: gauges(url)[0] == 8)
-        app.state.models.draining = True
+        app.state.models.is_draining = True
         status, answer = post(f"{url}/v1/predict", {"context": [ONE]})
         assert (status, answer["error"]) == (503, "the server is stopping; ask another, or again in a moment")
         assert get(f"{url}/ready")[0] == 503
@@ -150,7 +150,7 @@ def test_clients_that_vanish_are_not_computed(monkeypatch, check):
     async def without_looking(_: Any, work: Any) -> Any:
         return await work
 
-    monkeypatch.setattr(app_module, "_unless_gone", without_looking)
+    monkeypatch.setattr(routes, "run_unless_gone", without_looking)
     reached, left, files = vanished(100, patience=0.5)
     assert reached > 5
     assert left != (0, 0)
@@ -218,7 +218,7 @@ def test_an_unknown_name_is_unknown_also_while_nobody_has_time_to_look_for_close
     async def busy(*_: Any) -> None:
         raise BusyError("too many requests are waiting", 1)
 
-    monkeypatch.setattr(names.app.state.models.service.lookups, "ask", busy)
+    monkeypatch.setattr(names.app.state.models.service.lookups, "submit", busy)
     answer = names.post("/v1/predict", json={"context": ["rign 1 name 2"]})
     assert answer.status_code == 422
     assert answer.json() == {"error": "'rign 1 name 2' is not among the 215 names", "closest": {"rign 1 name 2": []}}
@@ -229,7 +229,7 @@ def test_an_unknown_name_is_unknown_also_while_nobody_has_time_to_look_for_close
 def test_health_tells_of_a_batch_that_does_not_end(monkeypatch):
     gate = Gate()
     with live(make_app(gate.predictor)) as url, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(app_module, "STUCK", 0.02)
+        monkeypatch.setattr(routes, "STUCK_AFTER_SECONDS", 0.02)
         assert get(f"{url}/health") == (200, '{"status":"ok"}')
         gate.open.clear()
         future = pool.submit(post, f"{url}/v1/predict", {"context": [ONE]})

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from superbloom.cli import app
-from superbloom.store import model_folder as store
+from superbloom.serve import server as command
 from tests.support import launch, serving
 from tests.support.servers import ONE, request, save, serve, until
 
@@ -96,7 +96,7 @@ def broken() -> None:
     def load(_: Path, **__: Any) -> None:
         raise KeyError("not what anyone expected")
 
-    store.load = load  # type: ignore[assignment]
+    command.load_model = load  # type: ignore[assignment]
 
 
 @contextmanager

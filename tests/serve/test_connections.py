@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from superbloom.serve import server as command
+from superbloom.serve import idle
 from superbloom.serve.connection import Connection
 from superbloom.serve.server import _Server
 from tests.support.servers import ANSWERS, CLOCK, LOOKS, MANY, Server, serve, until
@@ -31,19 +31,19 @@ def told_the_time() -> None:
     So that it does not matter how slow the machine is; nor does uvicorn close what is idle for five seconds. It tells
     of each time when it looked, had nothing to do, and all connections were as they had been the time before.
     """
-    command.time = SimpleNamespace(monotonic=lambda: float(Path(CLOCK).read_text()))  # type: ignore[assignment]
+    idle.time = SimpleNamespace(monotonic=lambda: float(Path(CLOCK).read_text()))  # type: ignore[assignment]
     init = _Server.__init__
 
     def kept(self: _Server, config: Any, *given: Any, **named: Any) -> None:
         config.timeout_keep_alive = 600
         init(self, config, *given, **named)
 
-    unacknowledged = command._unacknowledged
+    unacknowledged = idle.unacknowledged_bytes
 
     async def main_loop(self: _Server) -> None:
         before = None
         while not await uvicorn.Server.on_tick(self, 0):
-            self._close_silent()
+            self._idle.close(self.server_state.connections)
             now, busy = [], False
             for connection in self.server_state.connections:
                 buffer, last = connection.transport.get_write_buffer_size(), connection.cycle
@@ -61,13 +61,13 @@ def told_the_time() -> None:
 def patient() -> None:
     """In the process of a server: connections stay as long as their clients want."""
     told_the_time()
-    _Server._close_silent = lambda _: None  # type: ignore[method-assign]
+    idle.IdleConnections.close = lambda *_: None  # type: ignore[method-assign]
 
 
 def hurried() -> None:
     """In the process of a server: what the system has yet to send is not asked."""
     told_the_time()
-    command._unacknowledged = lambda _: 0
+    idle.unacknowledged_bytes = lambda _: 0
 
 
 class Clocked:

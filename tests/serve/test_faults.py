@@ -7,7 +7,7 @@ from typing import Any
 from superbloom.predict import Predictor
 from superbloom.predict.query import Query
 from superbloom.serve.app import make_app
-from superbloom.serve.guard import SECURITY
+from superbloom.serve.guard import SECURITY_HEADERS
 from tests.support import serving
 from tests.support.asking import JSON, LIMITED, MISSPELT, ONE, Gate, asking, post
 from tests.support.serving import live
@@ -44,14 +44,14 @@ def test_every_answer_is_guarded_and_none_tells_of_the_machine(caplog):
     statuses = [answer.status_code for answer in answers]
     assert statuses[1:] == [200, 200, 200, 200, 404, 421, 405, 404, 400, 413, 422, 500, 500]
     for answer in answers:
-        for name, value in SECURITY.items():
+        for name, value in SECURITY_HEADERS.items():
             assert answer.headers[name] == value
         assert "cache-control" in answer.headers
         assert "server" not in answer.headers
         for secret in ("Traceback", ".py", str(Path.cwd()), "RuntimeError", "broken"):
             assert secret not in answer.text
     for answer in answers[-2:]:
-        assert answer.json() == {"error": "something went wrong here; the server's log tells what"}
+        assert answer.json() == {"error": "something went wrong here; the server's log has the details"}
     assert 'superbloom_requests_total{path="/v1/predict",status="500"} 1.0' in told
     assert 'superbloom_requests_total{path="/v1/predict",status="413"} 1.0' in told
     assert "is broken" in caplog.text

@@ -55,9 +55,9 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def waiting(gatherer: Gatherer, work: Held, items: Sequence[int], rows: int = 1) -> list[asyncio.Task]:
     """Item 0 is being worked on, and these wait behind it."""
-    tasks = [asyncio.create_task(gatherer.ask(0, 1, soon()))]
+    tasks = [asyncio.create_task(gatherer.submit(0, 1, soon()))]
     await until(lambda: work.batches == [[0]])
-    tasks += [asyncio.create_task(gatherer.ask(item, rows, soon())) for item in items]
+    tasks += [asyncio.create_task(gatherer.submit(item, rows, soon())) for item in items]
     await until(lambda: gatherer.waiting == rows * len(items))
     return tasks
 
@@ -138,7 +138,7 @@ def efficiency(clock: Clock) -> float:
         async def client() -> None:
             for _ in range(times):
                 await asyncio.sleep(rng.uniform(0.0, 0.0025))
-                await gatherer.ask(1, 1, now() + LONG)
+                await gatherer.submit(1, 1, now() + LONG)
 
         gatherer: Gatherer = Gatherer(work)
         began = now()
@@ -161,7 +161,7 @@ def idle_wait(clock: Clock) -> float:
         for item in range(20):
             await asyncio.sleep(0.002)
             asked = now()
-            await gatherer.ask(item, 1, asked + LONG)
+            await gatherer.submit(item, 1, asked + LONG)
             waits.append(began[-1] - asked)
         await gatherer.close()
         return statistics.median(waits)
@@ -180,7 +180,7 @@ def test_eight_clients_share_batches(clock, check):
 
 
 def test_without_patience_clients_split_into_groups_that_wait_for_each_other(clock, monkeypatch, check):
-    monkeypatch.setattr(gather, "PATIENCE", 0.0)
+    monkeypatch.setattr(gather, "WAIT_SHARE", 0.0)
     share = efficiency(clock)
     assert share < ENOUGH
     check.twin(1, "nobody is waited for", f"{share:.2f} of the ideal rate, by {clock.name}")
@@ -193,13 +193,13 @@ def test_an_idle_request_does_not_wait(clock, check):
 
 
 def test_a_gatherer_that_always_waits_is_noticed(clock, monkeypatch, check):
-    some = Gatherer._some
+    some = Gatherer._wait_for_items
 
     async def and_more(self: Gatherer) -> None:
         await some(self)
         await asyncio.sleep(0.005)
 
-    monkeypatch.setattr(Gatherer, "_some", and_more)
+    monkeypatch.setattr(Gatherer, "_wait_for_items", and_more)
     wait = min(idle_wait(clock) for _ in range(clock.tries))
     assert wait > IDLE
     check.twin(1, "every batch is waited for, 5 ms", f"an idle request waits {1000 * wait:.2f} ms, by {clock.name}")
@@ -207,19 +207,19 @@ def test_a_gatherer_that_always_waits_is_noticed(clock, monkeypatch, check):
 
 def test_who_is_alone_is_never_waited_with(monkeypatch):
     """With patience without end, one client gets its answers; two that were together wait for each other."""
-    monkeypatch.setattr(gather, "PATIENCE", 1e9)
+    monkeypatch.setattr(gather, "WAIT_SHARE", 1e9)
 
     async def test() -> None:
         work = Held()
         work.go.set()
         gatherer: Gatherer = Gatherer(work)
-        assert [await gatherer.ask(item, 1, soon()) for item in range(5)] == [0, -1, -2, -3, -4]
+        assert [await gatherer.submit(item, 1, soon()) for item in range(5)] == [0, -1, -2, -3, -4]
         assert work.batches == [[0], [1], [2], [3], [4]]
-        await asyncio.gather(gatherer.ask(5, 1, soon()), gatherer.ask(6, 1, soon()))
-        one = asyncio.create_task(gatherer.ask(7, 1, soon()))
+        await asyncio.gather(gatherer.submit(5, 1, soon()), gatherer.submit(6, 1, soon()))
+        one = asyncio.create_task(gatherer.submit(7, 1, soon()))
         await asyncio.sleep(0.02)
         assert work.batches[-1] == [5, 6]
-        assert await gatherer.ask(8, 1, soon()) == -8
+        assert await gatherer.submit(8, 1, soon()) == -8
         assert await one == -7
         assert work.batches[-1] == [7, 8]
         await gatherer.close()
@@ -230,12 +230,12 @@ def test_who_is_alone_is_never_waited_with(monkeypatch):
 def test_what_waits_is_the_next_batch_in_the_order_of_coming():
     async def test() -> None:
         work = Held()
-        gatherer: Gatherer = Gatherer(work, most_rows=4)
+        gatherer: Gatherer = Gatherer(work, max_rows=4)
         tasks = await waiting(gatherer, work, range(1, 11))
         work.go.set()
         assert await asyncio.gather(*tasks) == [-item for item in range(11)]
         assert work.batches == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
-        assert gatherer.waiting == gatherer.busy_for == 0
+        assert gatherer.waiting == gatherer.busy_seconds == 0
         await gatherer.close()
 
     run(test())
@@ -244,16 +244,16 @@ def test_what_waits_is_the_next_batch_in_the_order_of_coming():
 def test_an_item_larger_than_a_batch_goes_alone():
     async def test() -> None:
         work = Held()
-        gatherer: Gatherer = Gatherer(work, most_rows=4, most_waiting=8)
+        gatherer: Gatherer = Gatherer(work, max_rows=4, max_waiting=8)
         tasks = await waiting(gatherer, work, [1, 2])
-        tasks.append(asyncio.create_task(gatherer.ask(3, 5, soon())))
+        tasks.append(asyncio.create_task(gatherer.submit(3, 5, soon())))
         await until(lambda: gatherer.waiting == 7)
-        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
+        tasks.append(asyncio.create_task(gatherer.submit(4, 1, soon())))
         await until(lambda: gatherer.waiting == 8)
         work.go.set()
         await asyncio.gather(*tasks)
         assert work.batches == [[0], [1, 2], [3], [4]]
-        assert await gatherer.ask(5, 100, soon()) == -5  # larger than the queue: taken when that is empty
+        assert await gatherer.submit(5, 100, soon()) == -5  # larger than the queue: taken when that is empty
         await gatherer.close()
 
     run(test())
@@ -263,26 +263,26 @@ def test_a_full_queue_refuses_and_tells_when_to_come_again():
     async def test() -> None:
         work, told = Held(), []
         work.go.set()
-        gatherer: Gatherer = Gatherer(work, most_rows=2, most_waiting=4, watch=lambda *seen: told.append(seen))
+        gatherer: Gatherer = Gatherer(work, max_rows=2, max_waiting=4, watch=lambda *seen: told.append(seen))
         began = time.monotonic()
-        await gatherer.ask(9, 1, soon())
+        await gatherer.submit(9, 1, soon())
         assert told[0][1] <= time.monotonic() - began
         work.go.clear()
         work.batches.clear()
         tasks = await waiting(gatherer, work, [1, 2, 3])
-        assert not gatherer.full
-        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
-        await until(lambda: gatherer.full)
+        assert not gatherer.is_full
+        tasks.append(asyncio.create_task(gatherer.submit(4, 1, soon())))
+        await until(lambda: gatherer.is_full)
         with pytest.raises(BusyError, match="too many requests are waiting") as refused:
-            await gatherer.ask(5, 1, soon())
+            await gatherer.submit(5, 1, soon())
         ((rows, seconds),) = told
         assert refused.value.retry_after == pytest.approx((1 + 4) * seconds / rows)
         tasks[1].cancel()  # one leaves: its place is free
-        await until(lambda: not gatherer.full)
+        await until(lambda: not gatherer.is_full)
         with pytest.raises(BusyError):
-            await gatherer.ask(6, 2, soon())
-        tasks.append(asyncio.create_task(gatherer.ask(7, 1, soon())))
-        await until(lambda: gatherer.full)
+            await gatherer.submit(6, 2, soon())
+        tasks.append(asyncio.create_task(gatherer.submit(7, 1, soon())))
+        await until(lambda: gatherer.is_full)
         work.go.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(answers.pop(1), asyncio.CancelledError)
@@ -301,7 +301,7 @@ def test_what_is_too_late_is_refused_and_never_done():
         tasks = await waiting(gatherer, work, [1])
         for left in (0.02, 0.0, -1.0):
             with pytest.raises(BusyError, match="it took too long"):
-                await gatherer.ask(2, 1, time.monotonic() + left)
+                await gatherer.submit(2, 1, time.monotonic() + left)
         assert gatherer.waiting == 1
         work.go.set()
         assert await asyncio.gather(*tasks) == [0, -1]
@@ -316,11 +316,11 @@ def test_a_batch_that_took_too_long_harms_no_other():
         work = Held()
         gatherer: Gatherer = Gatherer(work)
         with pytest.raises(BusyError, match="it took too long"):
-            await gatherer.ask(0, 1, time.monotonic() + 0.02)
-        assert gatherer.busy_for > 0.0
+            await gatherer.submit(0, 1, time.monotonic() + 0.02)
+        assert gatherer.busy_seconds > 0.0
         work.go.set()
-        assert await gatherer.ask(1, 1, soon()) == -1
-        assert gatherer.busy_for == 0.0
+        assert await gatherer.submit(1, 1, soon()) == -1
+        assert gatherer.busy_seconds == 0.0
         await gatherer.close()
 
     run(test())
@@ -329,8 +329,8 @@ def test_a_batch_that_took_too_long_harms_no_other():
 def test_what_cannot_be_done_in_time_is_refused_when_it_comes():
     async def test() -> None:
         work = Held()
-        gatherer: Gatherer = Gatherer(work, most_rows=2)
-        first = asyncio.create_task(gatherer.ask(0, 1, soon()))
+        gatherer: Gatherer = Gatherer(work, max_rows=2)
+        first = asyncio.create_task(gatherer.submit(0, 1, soon()))
         await asyncio.sleep(0.05)
         work.go.set()
         await first  # so a row takes 50 ms or more
@@ -338,8 +338,8 @@ def test_what_cannot_be_done_in_time_is_refused_when_it_comes():
         work.batches.clear()
         tasks = await waiting(gatherer, work, [1, 2])
         with pytest.raises(BusyError, match="more is waiting than can be done in time"):
-            await gatherer.ask(3, 1, time.monotonic() + 4 * 0.05)
-        tasks.append(asyncio.create_task(gatherer.ask(4, 1, soon())))
+            await gatherer.submit(3, 1, time.monotonic() + 4 * 0.05)
+        tasks.append(asyncio.create_task(gatherer.submit(4, 1, soon())))
         await until(lambda: gatherer.waiting == 3)
         work.go.set()
         assert await asyncio.gather(*tasks) == [0, -1, -2, -4]
@@ -353,14 +353,14 @@ def test_clients_that_vanish_are_not_answered():
 
     async def test() -> None:
         work = Held()
-        gatherer: Gatherer = Gatherer(work, most_rows=64, most_waiting=2000)
+        gatherer: Gatherer = Gatherer(work, max_rows=64, max_waiting=2000)
         first, *gone = await waiting(gatherer, work, range(1, 1001))
         for task in gone:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         assert gatherer.waiting == 0
-        assert not gatherer.full
-        last = asyncio.create_task(gatherer.ask(1001, 1, soon()))
+        assert not gatherer.is_full
+        last = asyncio.create_task(gatherer.submit(1001, 1, soon()))
         work.go.set()
         assert await asyncio.gather(first, last) == [0, -1001]
         assert work.items == [0, 1001]
@@ -378,7 +378,7 @@ def test_what_fails_together_is_tried_alone_so_that_only_the_culprit_fails():
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [str(answer) for answer in answers] == ["0", "-1", "-2", "culprit {3}", "-4", "culprit {5}", "-6"]
         assert work.batches == [[0], [1, 2, 3, 4, 5, 6], [1], [2], [3], [4], [5], [6]]
-        assert await gatherer.ask(7, 1, soon()) == -7
+        assert await gatherer.submit(7, 1, soon()) == -7
         await gatherer.close()
 
     run(test())
@@ -387,7 +387,7 @@ def test_what_fails_together_is_tried_alone_so_that_only_the_culprit_fails():
 def test_closing_answers_what_waits():
     async def test() -> None:
         work = Held()
-        gatherer: Gatherer = Gatherer(work, most_rows=3)
+        gatherer: Gatherer = Gatherer(work, max_rows=3)
         tasks = await waiting(gatherer, work, range(1, 11))
         closing = asyncio.create_task(gatherer.close())
         await asyncio.sleep(0.02)
@@ -401,12 +401,12 @@ def test_closing_answers_what_waits():
 
 @settings(max_examples=50)
 @given(
-    most_rows=st.integers(1, 8),
+    max_rows=st.integers(1, 8),
     sizes=st.lists(st.integers(1, 10), min_size=1, max_size=60),
     leaves=st.sets(st.integers(0, 59)),
     seed=st.integers(0, 99),
 )
-def test_everyone_gets_the_answer_to_what_they_asked(most_rows, sizes, leaves, seed):
+def test_everyone_gets_the_answer_to_what_they_asked(max_rows, sizes, leaves, seed):
     rng, batches = Random(seed), []
 
     def work(items: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -414,10 +414,10 @@ def test_everyone_gets_the_answer_to_what_they_asked(most_rows, sizes, leaves, s
         return [(-number, rows) for number, rows in items]
 
     async def test() -> None:
-        gatherer: Gatherer = Gatherer(work, most_rows=most_rows, most_waiting=1000)
+        gatherer: Gatherer = Gatherer(work, max_rows=max_rows, max_waiting=1000)
         tasks = []
         for number, rows in enumerate(sizes):
-            tasks.append(asyncio.create_task(gatherer.ask((number, rows), rows, soon())))
+            tasks.append(asyncio.create_task(gatherer.submit((number, rows), rows, soon())))
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
             if number in leaves:
@@ -433,4 +433,4 @@ def test_everyone_gets_the_answer_to_what_they_asked(most_rows, sizes, leaves, s
     done = [number for batch in batches for number, _ in batch]
     assert done == sorted(set(done))
     assert set(range(len(sizes))) - leaves <= set(done)
-    assert all(len(batch) == 1 or sum(rows for _, rows in batch) <= most_rows for batch in batches)
+    assert all(len(batch) == 1 or sum(rows for _, rows in batch) <= max_rows for batch in batches)

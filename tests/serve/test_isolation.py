@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from superbloom.serve import guard
-from superbloom.store import model_folder as store
+from superbloom.serve import guard, server
 from tests.support.servers import ONE, PICKLED, memory, no_pickle, request, serve, until
 
 pytestmark = pytest.mark.system
@@ -38,16 +37,16 @@ def test_serving_uses_no_pickle(model, tmp_path):
 
 def unlimited() -> None:
     """In the process of a server: a body is read however long it is."""
-    original = guard._read
-    guard._read = lambda receive, _, too_large: original(receive, 10**12, too_large)
+    original = guard._read_body
+    guard._read_body = lambda receive, _, too_large: original(receive, 10**12, too_large)
 
 
 def refused_bodies(
     model: Path, folder: Path, megabytes: int, before: Callable[[], None] | None = None
 ) -> tuple[list[int], float]:
-    """What is said to a long body in chunks, to one that tells its length, and to deep JSON; megabytes they take."""
-    with serve(folder, model, "--port", 0, before=before) as server:
-        host = server.ready().removeprefix("http://")
+    """Statuses for a long body in chunks, one with its length, and deep JSON; megabytes more than for short ones."""
+    with serve(folder, model, "--port", 0, before=before) as started:
+        host = started.ready().removeprefix("http://")
 
         def send(body: Any) -> int:
             connection = http.client.HTTPConnection(host, timeout=60)
@@ -64,11 +63,14 @@ def refused_bodies(
             chunks = (b"x" * 2**20 for _ in range(megabytes))
             return [send(chunks), send(b"x" * megabytes * 2**20), send(b'{"context":' + b"[" * 1_000_000)]
 
+        def peak(megabytes: int) -> tuple[list[int], float]:
+            """The statuses, and the most megabytes of memory while the bodies were sent."""
+            Path(f"/proc/{started.process.pid}/clear_refs").write_text("5")  # resets the peak
+            return send_all(megabytes), memory(started.process, "VmHWM") / 1024
+
         send_all(2)
-        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forgets how much it was at most
-        grown = -memory(server.process, "VmRSS")
-        statuses = send_all(megabytes)
-        return statuses, (grown + memory(server.process, "VmHWM")) / 1024
+        (_, small), (statuses, large) = peak(2), peak(megabytes)
+        return statuses, large - small
 
 
 linux = pytest.mark.skipif(
@@ -81,7 +83,7 @@ def test_bodies_that_are_refused_take_no_memory(model, tmp_path, check):
     statuses, grown = refused_bodies(model, tmp_path, 200)
     assert statuses == [413, 413, 400]
     assert grown <= 5
-    check(9, f"200 MB in chunks, 200 MB told before, a million brackets: refused, memory +{grown:.1f} MB")
+    check(9, f"200 MB in chunks, 200 MB told before, a million brackets: refused, memory {grown:+.1f} MB")
 
 
 @linux
@@ -89,7 +91,7 @@ def test_a_body_that_is_read_without_limit_is_noticed(model, tmp_path, check):
     statuses, grown = refused_bodies(model, tmp_path, 50, before=unlimited)
     assert statuses != [413, 413, 400]
     assert grown > 5
-    check.twin(9, "a body is read without limit", f"{statuses[0]} to 50 MB in chunks, memory +{grown:.0f} MB")
+    check.twin(9, "a body is read without limit", f"{statuses[0]} to 50 MB in chunks, memory {grown:+.0f} MB")
 
 
 OUTSIDE = "outside.txt"  # in the folder of a server: what it asked of others
@@ -111,14 +113,14 @@ def watched() -> None:
 def curious() -> None:
     """In the process of a server: it would ask somebody whether there is a newer version."""
     watched()
-    original = store.load
+    original = server.load_model
 
     def load(folder: Path, **options: Any) -> Any:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
             asking.connect(("192.0.2.1", 80))  # an address of nobody, and nothing is sent
         return original(folder, **options)
 
-    store.load = load  # type: ignore[assignment]
+    server.load_model = load  # type: ignore[assignment]
 
 
 def asked_outside(model: Path, folder: Path, before: Callable[[], None]) -> list[str]:

@@ -44,7 +44,7 @@ def test_it_is_ready_once_its_model_is_loaded(model, tmp_path):
 def early() -> None:
     """In the process of a server: it says that it is ready whatever it is at."""
     held()
-    Models.check_taking = lambda _: None  # type: ignore[method-assign]
+    Models.check_ready = lambda _: None  # type: ignore[method-assign]
 
 
 def readiness(model: Path, folder: Path, before: Callable[[], None] = held) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from superbloom.config.serving import Settings
 from superbloom.serve import guard
 from superbloom.serve.app import make_app
-from superbloom.serve.guard import RefusedError
+from superbloom.serve.errors import RefusedError
 from superbloom.serve.service import Service
 from tests.support import serving
 from tests.support.asking import JSON, LIMITED, MISSPELT, ONE, TWO, asking, raw
@@ -139,7 +139,7 @@ def test_a_body_in_tiny_parts_takes_no_more_memory_than_in_one():
         return {"type": "http.request", "body": b"%02d" % (parts % 100), "more_body": parts > 0}
 
     tracemalloc.start()
-    body = asyncio.run(guard._read(receive, 2**20, RefusedError(413, "too large")))
+    body = asyncio.run(guard._read_body(receive, 2**20, RefusedError(413, "too large")))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(body) == 200_000
@@ -162,7 +162,7 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
 
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
-ALLOWED = "k, exact, beam, exclude, exclude_context, allow, min_score, explain, seconds, context"
+ALLOWED = "exact, seconds, beam, k, exclude, exclude_context, allow, min_score, explain, context"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_model_that_cannot_be_loaded_changes_nothing(caplog):
         wrong.append(InputError("/home/me/model is damaged"))
         answer = client.post("/v1/reload", headers=key)
         assert answer.status_code == 409
-        line = "the new model cannot be loaded, the server's log tells why; the old one stays"
+        line = "the new model cannot be loaded and the old one stays; the server's log has the reason"
         assert answer.json() == {"error": line}
         assert "/home/me/model is damaged" in caplog.text
         wrong[0] = RuntimeError("a defect")
@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_loaded_changes_nothing(caplog):
         wrong.clear()
         may.clear()
         first = pool.submit(client.post, "/v1/reload", headers=key)
-        until(lambda: client.app.state.models._loading)
+        until(lambda: client.app.state.models._is_loading)
         second = client.post("/v1/reload", headers=key)
         assert (second.status_code, second.json()["error"]) == (
             409,

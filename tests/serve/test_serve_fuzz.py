@@ -18,9 +18,9 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from superbloom.corpus.vocab import spellings
 from superbloom.predict import Predictor
-from superbloom.serve import app as app_module
+from superbloom.serve import schemas
 from superbloom.serve.app import make_app
-from superbloom.serve.guard import RefusedError
+from superbloom.serve.errors import RefusedError
 from tests.support import serving
 from tests.support.cases import CASES
 from tests.support.serving import live
@@ -148,7 +148,7 @@ def test_an_answer_that_is_not_described_is_noticed(monkeypatch, check):
     with broken(not_a_number) as url, pytest.raises(schemathesis.errors.FailureGroup, match="Server error"):
         validate(CASE, url)
     check.twin(8, "a model that scores NaN", "a server error, and no NaN in JSON")
-    monkeypatch.setattr(app_module.Json, "render", lambda _, content: json.dumps(content).encode())
+    monkeypatch.setattr(schemas.Json, "render", lambda _, content: json.dumps(content).encode())
     with broken(not_a_number) as url:
         with pytest.raises(schemathesis.errors.FailureGroup, match='null is not of type "number"'):
             validate(CASE, url)

@@ -123,7 +123,7 @@ UNBOUNDED = """
 from superbloom.serve.gather import Gatherer
 init = Gatherer.__init__
 def unbounded(self, work, **options):
-    init(self, work, **options | {"most_waiting": 10**9})
+    init(self, work, **options | {"max_waiting": 10**9})
 Gatherer.__init__ = unbounded
 Gatherer.check_time = lambda self, rows, deadline: 3600.0
 """
@@ -262,9 +262,9 @@ def test_a_model_that_keeps_the_server_from_answering_is_noticed(large, check):
 # Soak (check 10)
 
 LEAK = """
-from superbloom.serve import app
-kept, context_of = [], app.context_of
-app.context_of = lambda *given: kept.append(bytes(1024)) or context_of(*given)
+from superbloom.serve import routes
+kept, context_of = [], routes.context_of
+routes.context_of = lambda *given: kept.append(bytes(1024)) or context_of(*given)
 """
 LEAST = 256.0  # bytes a request by which memory may grow; a leak is more
 

@@ -16,7 +16,7 @@ import torch
 from superbloom import Superbloom
 from superbloom.errors import InputError
 from superbloom.predict import Predictor
-from superbloom.serve.guard import RefusedError
+from superbloom.serve.errors import RefusedError
 from superbloom.serve.service import Served
 from superbloom.storage import mapped
 from superbloom.storage.mapped import Mapped
@@ -135,7 +135,7 @@ def test_a_mapped_folder_replaced_by_rename_is_no_change(models, served, tmp_pat
 
 def test_a_change_while_a_batch_is_computed_is_noticed(models, served, monkeypatch):
     monkeypatch.setattr(mapped, "MAX_COPIED_BYTES", 0)
-    from superbloom.serve.guard import RefusedError
+    from superbloom.serve.errors import RefusedError
     from superbloom.serve.service import Served
 
     class Slow:

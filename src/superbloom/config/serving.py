@@ -1,4 +1,8 @@
-"""What a server allows, and where it listens: options of `superbloom serve`."""
+"""Where a server listens, and its limits: the options of `superbloom serve`.
+
+A limit is written here once. The command line is generated from `Settings`, and the limits that GET /v1/model reports
+from `PUBLISHED_LIMITS`. The code that applies a limit reads it from a `Settings`.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,35 @@ from ipaddress import ip_address
 from superbloom.config.option import POSITIVE, faults, option, refuse, whole
 from superbloom.errors import InputError, check_key
 
-MIN_KEY_LENGTH = 16  # characters, where other machines can try keys
+MIN_KEY_LENGTH = 16  # characters, if other machines can guess keys
+# The limits that clients need to know, and their names in the answer of GET /v1/model.
+PUBLISHED_LIMITS = {
+    "max_k": "k",
+    "max_context": "context",
+    "max_queries": "queries",
+    "max_body": "body_bytes",
+    "seconds": "seconds",
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens, and its limits. A request beyond a limit is refused with a line that names the limit."""
+    """Where a server listens, and its limits. A request above a limit is refused with a line that states the limit."""
 
-    host: str = option("127.0.0.1", "Where to listen; others than this machine need a key.")
-    port: int = option(8000, "0 is any port that is free.", whole(0, 65535))
+    host: str = option("127.0.0.1", "Address to listen on; one that other machines can reach needs a key.")
+    port: int = option(8000, "Port to listen on; 0 is any free port.", whole(0, 65535))
     api_key: str | None = None
-    cors: tuple[str, ...] = option((), "Origin of another site whose pages may ask; may be repeated.")
+    cors: tuple[str, ...] = option((), "Origin of another site whose pages may send requests; may be repeated.")
     max_k: int = option(1000, "Most names of one answer.", whole(1))
     max_context: int | None = option(None, "Most names of one context.", whole(1), shown_default="what the model reads")
     max_queries: int = option(256, "Most contexts of one request.", whole(1))
-    max_filter: int = option(10_000, "Most names that a query excludes or allows.", whole(1))
+    max_filter: int = option(10_000, "Most names that a query excludes and allows.", whole(1))
     max_body: int = option(2**20, "Most bytes of one request.", whole(1))
     seconds: float = option(10.0, "Seconds within which a request is answered or refused.", POSITIVE)
     batch: int = option(64, "Most contexts computed together.", whole(1))
-    queue: int = option(256, "Most contexts that may wait; beyond, 503.", whole(1))
+    queue: int = option(256, "Most contexts that wait; the server refuses others with 503.", whole(1))
     max_connections: int = option(1000, "Most open connections.", whole(1))
-    max_connections_per_address: int = option(  # more than may wait in the queue
+    max_connections_per_address: int = option(  # more than the queue holds, so that one address can fill the queue
         500, "Most open connections of one address; a proxy is one address.", whole(1)
     )
 

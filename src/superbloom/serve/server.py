@@ -1,6 +1,6 @@
-"""`superbloom serve`: a socket, a model folder, uvicorn, and what signals mean.
+"""The process of `superbloom serve`: a socket, a model folder, uvicorn and its signals.
 
-SIGTERM and SIGINT: nothing new is taken, what is there is answered, exit 0.  SIGHUP: the model folder is loaded again.
+SIGTERM and SIGINT: refuse new requests, answer the others, exit with 0. SIGHUP: load the model folder again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import resource
 import signal
 import socket
 import sys
-import time
 import webbrowser
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 
@@ -31,14 +29,15 @@ from superbloom.predict import Predictor
 from superbloom.serve.app import make_app
 from superbloom.serve.connection import Connection, Connections
 from superbloom.serve.crash import reported_crashes
+from superbloom.serve.idle import IdleConnections
 from superbloom.serve.service import Models, Served
 from superbloom.storage import read_folder, read_json
 from superbloom.store import MAX_METRICS_BYTES
 from superbloom.store import load as load_model
 
-BACKLOG = 2048  # connections that may wait to be accepted
-OTHER_FILES = 200  # open files that are not connections
-SLOW = 60.0  # seconds, at least, for clients that still send something, or have an answer to read
+LISTEN_BACKLOG = 2048  # connections that may wait to be accepted
+OTHER_OPEN_FILES = 200  # files that are not connections
+TICKS_PER_SECOND = 10  # of uvicorn
 log = logging.getLogger("superbloom.serve")
 
 
@@ -53,8 +52,12 @@ def serve(
     browser: bool = False,
     notice: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve a model folder until a signal ends it; InputError if it cannot be. copy=True maps none of its files."""
-    read_folder(folder, "model", verify=False)  # what it is; its files are checked when they are loaded
+    """Serve a model folder until a signal ends the process. Raises InputError if the folder cannot be served.
+
+    copy: read all files into memory instead of mapping them. report: a folder that `superbloom evaluate --out` wrote.
+    browser: open the page when the model is loaded. notice: called with each line for the person who started it.
+    """
+    read_folder(folder, "model", verify=False)  # only its kind; loading verifies its files
     if report is not None and not (report / "metrics.json").is_file():
         raise InputError(f"--report {report} has no metrics.json; give a folder that `superbloom evaluate --out` wrote")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -67,11 +70,11 @@ def serve(
         return Served(predictor, folder.resolve().name, training, metrics, mapped)
 
     app = make_app(load, settings)
-    needed = settings.max_connections + OTHER_FILES
+    needed = settings.max_connections + OTHER_OPEN_FILES
     if (allowed := _allow_files(needed)) < needed:
         notice(
             f"the system allows {allowed:,} open files, and --max-connections {settings.max_connections:,} needs "
-            f"{needed:,}: raise ulimit -n, or give --max-connections {max(1, allowed - OTHER_FILES)}"
+            f"{needed:,}: raise ulimit -n, or give --max-connections {max(1, allowed - OTHER_OPEN_FILES)}"
         )
     with _listening(settings) as listener, reported_crashes(folder):
         host, port = listener.getsockname()[:2]
@@ -88,11 +91,11 @@ def serve(
             log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,
-            backlog=BACKLOG,
+            backlog=LISTEN_BACKLOG,
             ws="none",
-            timeout_graceful_shutdown=math.ceil(settings.seconds) + 1,  # all is answered by then, if not read
+            timeout_graceful_shutdown=math.ceil(settings.seconds) + 1,  # by then every request has its answer
         )
-        server = _Server(config, app.state.models, ready, notice, silence=settings.seconds)
+        server = _Server(config, app.state.models, ready, notice, max_idle_seconds=settings.seconds)
         notice(f"loading {folder.resolve().name} …")
         server.run(sockets=[listener])
     if server.failed is not None:
@@ -100,9 +103,9 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that answers what it took before it ends, ends with exit code 0, and loads again on SIGHUP.
+    """uvicorn that answers accepted requests before it ends, exits with 0, reloads on SIGHUP and closes idle clients.
 
-    Connections that are silent for `silence` seconds are closed; where something still moves, later.
+    ready: called with the name of the model when it is loaded.
     """
 
     def __init__(
@@ -111,14 +114,13 @@ class _Server(uvicorn.Server):
         models: Models,
         ready: Callable[[str], None],
         notice: Callable[[str], None],
-        silence: float,
+        max_idle_seconds: float,
     ) -> None:
         super().__init__(config)
-        self._silence = silence
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
-        self._still: dict[Any, _Still] = {}
-        self._changed: str | None = None
+        self._idle = IdleConnections(max_idle_seconds)
+        self._change: str | None = None
         self.failed: Exception | None = None
 
     @contextmanager
@@ -135,57 +137,32 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._models.draining = True  # from now on /ready says so
+        self._models.is_draining = True  # from now on, /ready answers 503
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:  # once a second
-            self._close_silent()
+        if counter % TICKS_PER_SECOND == 0:
+            self._idle.close(self.server_state.connections)
             self._report_change()
         return await super().on_tick(counter)
 
     def _report_change(self) -> None:
         """Print once that requests are refused because a file of the model was changed in place."""
-        before, self._changed = self._changed, self._models.changed
-        if self._changed and not before:
-            self._notice(self._changed)
-
-    def _close_silent(self) -> None:
-        """End connections that ask nothing, never end their headers, or do not read their answers.
-
-        uvicorn would keep them, with their files and their answers. Who still sends something may have been refused,
-        and not know yet; who has an answer to read may be slow at it: both get more time. subtle: a busy connection is
-        between two requests, too, now and then; but then the last one is another.
-        """
-        now, slow, before = time.monotonic(), max(SLOW, self._silence), self._still
-        self._still = {}
-        for connection in list(self.server_state.connections):
-            assert isinstance(connection, Connection)
-            last, unsent = connection.cycle, connection.transport.get_write_buffer_size()
-            if last is not None and not last.response_complete and not unsent:
-                continue  # it waits for us
-            unsent += _unacknowledged(connection.transport)
-            answers = last, unsent
-            still = before.get(connection, _Still(answers, now, connection.arrived, now))
-            if still.answers != answers:
-                still = _Still(answers, now, connection.arrived, now)
-            elif still.arrived != connection.arrived:
-                still = still._replace(arrived=connection.arrived, silent=now)
-            self._still[connection] = still
-            if now - still.since > slow or (not unsent and now - still.silent > self._silence):
-                connection.transport.abort()
+        before, self._change = self._change, self._models.change
+        if self._change and not before:
+            self._notice(self._change)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._spawn(self._first)
+        self._spawn(self._wait_for_model)
 
     def _spawn(self, work: Callable[[], Any]) -> None:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _first(self) -> None:
-        """What is wrong with the folder is told as with every other command."""
+    async def _wait_for_model(self) -> None:
+        """Call ready when the model is loaded. If it cannot be, end the server and keep the error for `serve`."""
         try:
             service = await self.config.app.state.loading  # type: ignore[union-attr]
         except Exception as error:
@@ -203,38 +180,12 @@ class _Server(uvicorn.Server):
             self._notice("the model was reloaded")
 
 
-class _Still(NamedTuple):
-    """A connection that does not wait for us, when last looked at."""
-
-    answers: Any  # the last request, and the bytes its client did not take yet
-    since: float  # when these became so
-    arrived: int
-    silent: float  # since when nothing came, either
-
-
-def _unacknowledged(transport: asyncio.BaseTransport) -> int:
-    """Bytes that the system has yet to send, or to hear of; 0 where it does not tell.
-
-    Of those, it takes more from us only when a third is gone: for a slow reader, that is long.
-    """
-    if sys.platform != "linux":
-        return 0
-    import fcntl
-    import termios
-
-    told = array("i", [0])
-    try:
-        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, told)
-    except (OSError, ValueError):  # it is closed
-        return 0
-    return told[0]
-
-
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The socket of a server, closed at the end of the block."""
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=LISTEN_BACKLOG)
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else str(error)
@@ -246,7 +197,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 def _allow_files(number: int) -> int:
-    """Let this process have so many files open, as far as the system allows; how many it may have then."""
+    """Allow this process this number of open files, if the system does; returns the number that it may open now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return number
