@@ -104,7 +104,7 @@ def test_without_a_key_no_page_of_another_site_can_ask_through_a_browser(names, 
         answer = names.get(path, headers={"host": host})
         assert (answer.status_code != 421) == allowed
         if not allowed:
-            assert answer.json()["error"].startswith("this server answers to localhost alone")
+            assert answer.json()["error"].startswith("this server answers requests to localhost only")
 
 
 def test_what_a_browser_asks_for_another_site_is_not_answered(names):
@@ -113,7 +113,7 @@ def test_what_a_browser_asks_for_another_site_is_not_answered(names):
         answer = names.get(path, headers=asked)
         assert (answer.status_code, answer.json()["error"]) == (
             403,
-            "pages of other sites may not ask this server; --cors ORIGIN allows one",
+            "pages of other sites may not use this server; --cors ORIGIN allows one",
         )
     assert names.get("/", headers=asked).status_code == 200  # a link to the page may stand anywhere
     assert names.get("/v1/model", headers={"sec-fetch-site": "same-origin"}).status_code == 200
@@ -140,11 +140,11 @@ def test_pages_of_other_sites_may_not_ask_unless_told(names):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets other machines ask; give an --api-key"),
-        ({"host": "::"}, "--host :: lets other machines ask"),
-        ({"host": ""}, "--host  lets other machines ask"),
-        ({"host": "192.168.1.5"}, "lets other machines ask"),
-        ({"host": "example.org"}, "lets other machines ask"),
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets other machines send requests; give an --api-key"),
+        ({"host": "::"}, "--host :: lets other machines send requests"),
+        ({"host": ""}, "--host  lets other machines send requests"),
+        ({"host": "192.168.1.5"}, "lets other machines send requests"),
+        ({"host": "example.org"}, "lets other machines send requests"),
         ({"api_key": ""}, "the API key is empty"),
         ({"host": "0.0.0.0", "api_key": "x" * 15}, "an API key of 15 characters given; .* at least 16 are needed"),
         ({"api_key": "a\nb"}, "the API key holds what cannot be sent"),

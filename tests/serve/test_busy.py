@@ -42,7 +42,7 @@ def test_while_a_model_is_loaded_it_says_so():
             client.post("/v1/predict", content=b"{", headers=JSON),
         ):
             assert answer.status_code == 503
-            assert answer.json() == {"error": "the model is being loaded; ask again in a moment"}
+            assert answer.json() == {"error": "the model is being loaded; try again in a moment"}
             assert answer.headers["retry-after"] == "1"
         assert client.get("/health").json() == {"status": "ok"}
         assert client.get("/metrics").status_code == 200
@@ -61,7 +61,7 @@ def test_while_stopping_what_was_taken_is_answered_and_nothing_new_is_taken():
         until(lambda: gauges(url)[0] == 8)
         app.state.models.is_draining = True
         status, answer = post(f"{url}/v1/predict", {"context": [ONE]})
-        assert (status, answer["error"]) == (503, "the server is stopping; ask another, or again in a moment")
+        assert (status, answer["error"]) == (503, "the server is stopping; use another, or try again in a moment")
         assert get(f"{url}/ready")[0] == 503
         assert get(f"{url}/health")[0] == 200
         gate.open.set()
@@ -86,7 +86,7 @@ def test_a_full_queue_is_told_before_the_body_is_read():
                 answer = b"".join(iter(lambda: reader.read(1), b"}")).decode()
         assert answer.startswith("HTTP/1.1 503")
         assert "\nretry-after: " in answer.lower()
-        assert "too many requests are waiting; ask again in a moment" in answer
+        assert "too many requests are waiting; try again in a moment" in answer
         assert get(f"{url}/health")[0] == 200
         gate.open.set()
         assert [future.result()[0] for future in taken] == [200, 200, 200]
@@ -99,7 +99,7 @@ def test_what_takes_too_long_is_told():
     with live(make_app(gate.predictor)) as url:
         gate.open.clear()
         status, answer = post(f"{url}/v1/predict", {"context": [ONE], "seconds": 0.05})
-        assert (status, answer) == (503, {"error": "it took too long; ask again in a moment"})
+        assert (status, answer) == (503, {"error": "it took too long; try again in a moment"})
         gate.open.set()
         assert post(f"{url}/v1/predict", {"context": [ONE]})[0] == 200
 

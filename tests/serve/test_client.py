@@ -90,7 +90,7 @@ def test_a_text_is_filled_in(url, text_url):
         assert alike(one, other)
     with pytest.warns(UserWarning, match="'qq' cannot be read with these word pieces; left out"):
         Client(text_url).fill_in("qq plays [MASK]")
-    with pytest.raises(InputError, match="this model reads names, not text; ask /v1/predict"):
+    with pytest.raises(InputError, match="this model reads names, not text; use /v1/predict"):
         Client(url).fill_in("a [MASK]")
 
 
@@ -172,7 +172,7 @@ def other_server(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[
         server.server_close()
 
 
-BUSY = json.dumps({"error": "too many requests are waiting; ask again in a moment"}).encode()
+BUSY = json.dumps({"error": "too many requests are waiting; try again in a moment"}).encode()
 
 
 def test_a_busy_server_is_asked_again_when_it_says_so(monkeypatch):
@@ -184,7 +184,7 @@ def test_a_busy_server_is_asked_again_when_it_says_so(monkeypatch):
         assert len(asked) == 4
         assert slept == [2.0, 1.0, 20.0]
     with other_server((503, {}, BUSY)) as (url, asked):
-        with pytest.raises(InputError, match="^too many requests are waiting; ask again in a moment$"):
+        with pytest.raises(InputError, match="^too many requests are waiting; try again in a moment$"):
             Client(url, retries=2).names("a")
         assert len(asked) == 3
     with other_server((503, {}, BUSY)) as (url, asked):

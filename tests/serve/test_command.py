@@ -69,7 +69,7 @@ def test_what_cannot_be_served_is_told_in_one_line(model, tmp_path):
                 ((tmp_path / "damaged", "--port", 0), "model.safetensors"),
                 ((tmp_path / "nothing", "--port", 0), "nothing"),
                 ((model, "--port", port), f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another"),
-                ((model, "--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines ask; give an --api-key"),
+                ((model, "--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines send requests; give an --api-key"),
                 ((model, "--host", "a..b", "--api-key", "x" * 16), "cannot listen on a..b:8000"),
                 ((model, "--api-key", ""), "the API key is empty"),
                 ((model, "--cors", "*"), "--cors * given; an origin like https://example.org is allowed"),

@@ -28,7 +28,7 @@ def test_it_is_ready_once_its_model_is_loaded(model, tmp_path):
     (tmp_path / HOLD).touch()
     with serve(tmp_path, model, "--port", port, before=held) as server:
         until(lambda: not refused(url))
-        assert request(f"{url}/ready") == (503, {"error": "the model is being loaded; ask again in a moment"})
+        assert request(f"{url}/ready") == (503, {"error": "the model is being loaded; try again in a moment"})
         assert request(f"{url}/health") == (200, {"status": "ok"})
         assert request(f"{url}/v1/predict", {"context": [ONE]})[0] == 503
         assert server.printed.splitlines() == ["loading model …"]

@@ -230,7 +230,7 @@ def test_a_body_that_is_not_said_to_be_json_is_told_so(names):
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         answer = names.post("/v1/predict", content=body, headers={"content-type": kind})
         assert answer.status_code == 422
-        assert answer.json() == {"error": "the body is not said to be JSON; send 'content-type: application/json'"}
+        assert answer.json() == {"error": "the body is not declared as JSON; send 'content-type: application/json'"}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_other_requests_are_refused_in_one_line(names, method, path, status):
 def test_a_model_of_names_reads_no_text(names):
     answer = names.post("/v1/text", json={"text": "a [MASK]"})
     assert answer.status_code == 404
-    assert answer.json() == {"error": "this model reads names, not text; ask /v1/predict"}
+    assert answer.json() == {"error": "this model reads names, not text; use /v1/predict"}
 
 
 @pytest.mark.parametrize(

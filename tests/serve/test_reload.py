@@ -83,7 +83,7 @@ def test_a_model_that_cannot_be_loaded_changes_nothing(caplog):
         second = client.post("/v1/reload", headers=key)
         assert (second.status_code, second.json()["error"]) == (
             409,
-            "a model is being loaded already; wait until it is",
+            "a model is already being loaded; try again later",
         )
         may.set()
         assert first.result().status_code == 200

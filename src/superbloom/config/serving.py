@@ -56,7 +56,7 @@ class Settings:
             )
         if not self.is_local and self.api_key is None:
             raise InputError(
-                f"--host {self.host} lets other machines ask; give an --api-key (or SUPERBLOOM_API_KEY), "
+                f"--host {self.host} lets other machines send requests; give an --api-key (or SUPERBLOOM_API_KEY), "
                 "or listen on 127.0.0.1"
             )
         for origin in self.cors:

@@ -2,7 +2,7 @@
 
 Whatever waits when a batch ends is the next batch, so an idle server answers immediately. By that rule alone, clients
 that send a new request after each answer split into two halves that wait for each other. So after a batch, the server
-waits a fraction of the batch's time for as many clients as were there together.
+waits a fraction of the batch's time until the same number of rows is there again.
 
 One thread computes, off the event loop. Waiting is bounded in rows and in time. A request that cannot be computed
 before its deadline is refused when it arrives. A request that is past its deadline, or whose client has gone, is not
@@ -121,7 +121,7 @@ class Gatherer(Generic[Item, Result]):
         self._thread.shutdown()
 
     async def _run(self) -> None:
-        rows_together, wait_until = 0, 0.0  # wait until then for as many rows as were there together
+        rows_together, wait_until = 0, 0.0  # wait for the same number of rows, but not longer
         while True:
             await self._wait_for_items()
             while self.waiting < min(rows_together, self.max_rows) and (left := wait_until - time.monotonic()) > 0:

@@ -123,14 +123,14 @@ def _check_host(host: str) -> None:
         is_local = False
     if not is_local:
         raise RefusedError(
-            421, "this server answers to localhost alone; to be asked by another name it needs an API key"
+            421, "this server answers requests to localhost only; for another host name, start it with --api-key"
         )
 
 
 def _check_site(headers: Headers, allowed: Sequence[str]) -> None:
     """Refuse a request that a page of another site sends. Browsers mark it, and the page could not read the answer."""
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("origin") not in allowed:
-        raise RefusedError(403, "pages of other sites may not ask this server; --cors ORIGIN allows one")
+        raise RefusedError(403, "pages of other sites may not use this server; --cors ORIGIN allows one")
 
 
 def _check_key(headers: Headers, key: str) -> None:

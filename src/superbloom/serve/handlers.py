@@ -17,8 +17,8 @@ from superbloom.serve.schemas import Json
 from superbloom.serve.service import Models
 
 INVALID_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
-NOT_DECLARED_JSON = "the body is not said to be JSON; send 'content-type: application/json'"
-NOT_FOUND = "there is nothing here; /openapi.json lists what can be asked"
+NOT_DECLARED_JSON = "the body is not declared as JSON; send 'content-type: application/json'"
+NOT_FOUND = "there is nothing here; /openapi.json lists all paths"
 SELF_EXPLANATORY = ("missing", "extra_forbidden", "too_many_fields")  # faults whose message needs no value
 
 
@@ -27,7 +27,7 @@ async def _answer_refused(_: Request, refused: RefusedError) -> Json:
 
 
 async def _answer_busy(_: Request, busy: BusyError) -> Json:
-    return RefusedError.busy(f"{busy}; ask again in a moment", busy.retry_after).answer()
+    return RefusedError.busy(f"{busy}; try again in a moment", busy.retry_after).answer()
 
 
 async def _answer_input_error(request: Request, error: InputError) -> Json:

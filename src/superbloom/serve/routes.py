@@ -177,7 +177,7 @@ async def text(body: TextRequest, request: Request) -> Response:
     models = models_of(request)
     with models.use() as service:
         if not service.predictor.model.vocab.is_text:
-            raise RefusedError(404, "this model reads names, not text; ask /v1/predict")
+            raise RefusedError(404, "this model reads names, not text; use /v1/predict")
         query = await read_query(body, service)
         deadline = models.deadline(request.scope["began"], body.seconds)
         answer = await run_unless_gone(request, answer_query(query, service, deadline))

@@ -95,7 +95,7 @@ def serve(
             ws="none",
             timeout_graceful_shutdown=math.ceil(settings.seconds) + 1,  # by then every request has its answer
         )
-        server = _Server(config, app.state.models, ready, notice, max_idle_seconds=settings.seconds)
+        server = _Server(config, app.state.models, ready, notice)
         notice(f"loading {folder.resolve().name} …")
         server.run(sockets=[listener])
     if server.failed is not None:
@@ -114,12 +114,11 @@ class _Server(uvicorn.Server):
         models: Models,
         ready: Callable[[str], None],
         notice: Callable[[str], None],
-        max_idle_seconds: float,
     ) -> None:
         super().__init__(config)
         self._models, self._ready, self._notice = models, ready, notice
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = IdleConnections(max_idle_seconds)
+        self._idle = IdleConnections(models.settings.seconds)
         self._change: str | None = None
         self.failed: Exception | None = None
 

@@ -159,7 +159,7 @@ class Models:
     def service(self) -> Service:
         """The current service; it also answers while the server is stopping."""
         if self._service is None:
-            raise RefusedError.busy("the model is being loaded; ask again in a moment", 1)
+            raise RefusedError.busy("the model is being loaded; try again in a moment", 1)
         self._service.served.check_unchanged()
         return self._service
 
@@ -192,7 +192,7 @@ class Models:
     def check_ready(self) -> None:
         """Refuse a new request if the server stops, or if no model can answer."""
         if self.is_draining:
-            raise RefusedError.busy("the server is stopping; ask another, or again in a moment", 5)
+            raise RefusedError.busy("the server is stopping; use another, or try again in a moment", 5)
         assert self.service
 
     def check_room(self) -> None:
@@ -200,7 +200,7 @@ class Models:
         self.check_ready()
         gatherer = self.service.gatherer
         if gatherer.is_full:
-            raise RefusedError.busy("too many requests are waiting; ask again in a moment", gatherer.retry_after)
+            raise RefusedError.busy("too many requests are waiting; try again in a moment", gatherer.retry_after)
 
     async def give_way(self) -> None:
         """While a batch is computed, let callers pass one by one, TURN_SECONDS apart; none waits for long.
@@ -226,7 +226,7 @@ class Models:
     async def load(self) -> Service:
         """Load the model. If there is one already, it answers until the new one can."""
         if self._is_loading:
-            raise RefusedError(409, "a model is being loaded already; wait until it is")
+            raise RefusedError(409, "a model is already being loaded; try again later")
         self._is_loading = True
         self._turn = asyncio.Lock()  # created here, because it belongs to the running event loop
         try:
