@@ -140,3 +140,18 @@ def test_every_page_can_be_searched_for(site):
     found = {entry["location"].split("#")[0] for entry in index["docs"]}
     folder = ROOT / "docs"
     assert found >= {str(page.relative_to(folder).with_suffix(".html")) for page in folder.rglob("*.md")}
+
+
+def test_source_files_that_the_documents_name_exist():
+    """`search/certified.py` means src/superbloom/search/certified.py, unless it is a path from the root."""
+    named = {
+        (page.relative_to(ROOT).as_posix(), file)
+        for page in [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for file in re.findall(r"`([\w/]+/\w+\.py)`|\((\w+/\w+\.py)", page.read_text(encoding="utf-8"))
+        for file in file
+        if file
+    }
+    places = (ROOT, ROOT / "src", ROOT / "src" / "superbloom", ROOT / "tests")
+    missing = sorted((page, file) for page, file in named if not any((place / file).is_file() for place in places))
+    assert named
+    assert missing == []
