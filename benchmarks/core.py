@@ -17,7 +17,7 @@ from superbloom.model.model import Model
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.search.certified import exhaustive, top_k
 from superbloom.training.batches import Batches
-from superbloom.training.fit import Training
+from superbloom.training.lightning_module import Training
 from tools.record import report
 
 
@@ -35,9 +35,7 @@ def main() -> None:
     corpus = bundled_corpus()
     train = TrainConfig(steps=1)
     model = Model.create(ModelConfig(num_ids=corpus.num_ids), corpus.vocab)
-    batches = Batches(
-        corpus, seq_len=32, batch_size=train.batch_size, mask_share=train.mask_share, seed=0, perturb=False
-    )
+    batches = Batches.of(corpus, model.config, train)
     training = Training(model, corpus, train)
     optimizer = training.configure_optimizers()
 

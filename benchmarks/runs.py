@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from superbloom.prepare.bundled import bundled_corpus
 from superbloom.training.checkpoints import checkpoints
-from superbloom.training.logs import LOG
+from superbloom.training.logs import LOG_FILE
 from tests.support.kills import kill_and_resume  # the experiment of the tests, on real data
 from tools.record import report, surroundings
 
@@ -44,7 +44,7 @@ def train(folder: Path, way: str) -> None:
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    header, *rows = [line.split(",") for line in (folder / "model.run" / LOG).read_text().splitlines()]
+    header, *rows = [line.split(",") for line in (folder / "model.run" / LOG_FILE).read_text().splitlines()]
     return [{name: float(value) for name, value in zip(header, row, strict=True) if value} for row in rows]
 
 
@@ -73,7 +73,8 @@ def processes(folder: Path) -> dict[str, Any]:
 
 def checkpoint_cost(folder: Path) -> dict[str, float]:
     """How long it takes to write a checkpoint of the default model, and to find that it is whole."""
-    from superbloom.training.checkpoints import AtomicCheckpoints, newest_whole
+    from superbloom.training.checkpoint_io import AtomicCheckpoints
+    from superbloom.training.checkpoints import newest_whole
 
     run = next(folder.glob("one_process/model.run"))
     content = torch.load(checkpoints(run)[0], weights_only=True)

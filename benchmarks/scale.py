@@ -19,7 +19,7 @@ from benchmarks.peers.measuring import highest, resident
 from benchmarks.train_step import Log, time_steps
 from superbloom.config.model import ModelConfig
 from superbloom.config.presets import PRESETS
-from superbloom.training.limits import PER_PARAMETER, num_parameters
+from superbloom.training.limits import BYTES_PER_PARAMETER, num_parameters
 from tools.record import report, surroundings
 
 PRESET = "superbloom"
@@ -49,7 +49,7 @@ def measure(batch: int, steps: int) -> dict[str, float]:
     from superbloom.model.model import Model
     from superbloom.model.network import Network
     from superbloom.training.batches import Batches
-    from superbloom.training.fit import Training
+    from superbloom.training.lightning_module import Training
 
     config = PRESETS[PRESET].config
     log: Any = Log(config.num_ids, batch * steps)
@@ -73,7 +73,7 @@ def plan(accelerators: int, found: dict[str, Any]) -> dict[str, float]:
     return {
         "accelerators": accelerators,
         "segments_each": share,
-        "memory_gb": size * PER_PARAMETER / 1e9 + share * found["segment_mb"] / 1e3,
+        "memory_gb": size * BYTES_PER_PARAMETER / 1e9 + share * found["segment_mb"] / 1e3,
         "memory_sharded_gb": size * (8 + 16 / accelerators) / 1e9 + share * found["segment_mb"] / 1e3,
         "traffic_gb": traffic / 1e9,
         "compute_seconds": compute,

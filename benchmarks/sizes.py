@@ -36,17 +36,14 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     from superbloom.model.model import Model
     from superbloom.model.network import Network
     from superbloom.training.batches import Batches
-    from superbloom.training.fit import Training
+    from superbloom.training.lightning_module import Training
     from superbloom.training.plan import costs
 
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)
     log: Any = Log(config.num_ids, 8 * batch)
     bloom, nothing = BloomHash.random(config.num_ids, config.num_hashes, config.alpha), None
-    perturb = config.mask_as == "element"
-    batches = Batches(
-        log, seq_len=config.seq_len, batch_size=batch, mask_share=training.mask_share, seed=0, perturb=perturb
-    )
+    batches = Batches.of(log, config, training)
     before = highest()
     whole = Model(Network(config), bloom, nothing, bloom, nothing)  # type: ignore[arg-type]
     module = Training(whole, log, training)

@@ -32,7 +32,7 @@ from superbloom.evaluate.yardsticks import cooccurrence
 from superbloom.model.model import Model
 from superbloom.prepare.bundled import LINKS
 from superbloom.prepare.sequences import read_sequences
-from superbloom.training.fit import Training
+from superbloom.training.lightning_module import Training
 from superbloom.training.limits import num_parameters
 from superbloom.training.optimizer import clip
 from tools.record import between_marks, keep

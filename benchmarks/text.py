@@ -32,7 +32,7 @@ from superbloom.config.training import TrainConfig
 from superbloom.model.model import Model
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import cells
-from superbloom.training.fit import Training
+from superbloom.training.lightning_module import Training
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent

@@ -76,7 +76,7 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
     from superbloom.model.model import Model
     from superbloom.model.network import Network
     from superbloom.training.batches import Batches
-    from superbloom.training.fit import Training
+    from superbloom.training.lightning_module import Training
 
     torch.set_num_threads(threads)
     alpha = alpha_of(kind, items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +38,7 @@ from superbloom.store import Stored, load, save
 from superbloom.training.calibrate import calibrate
 from superbloom.training.distributed import check_coherent_threads
 from superbloom.training.limits import check_memory
+from superbloom.training.run_folder import RunFolder
 
 
 class Superbloom:
@@ -117,25 +118,27 @@ class Superbloom:
         corpus: Corpus,
         *,
         from_model: Superbloom | str | Path | None = None,
-        run: str | Path | None = None,
+        run: str | Path | RunFolder | None = None,
         resume: bool = False,
         quiet: bool = False,
-        begin: Callable[[], None] | None = None,
         **options: Any,
     ) -> Superbloom:
-        """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
+        """Train on a corpus. Options are those of TrainConfig; training takes 5 minutes without steps or minutes.
 
-        from_model, a model or its folder, is what training begins with; names of the corpus it does not know are new to
-        it (see extend).
-        run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
-        With run, SIGTERM saves a checkpoint and ends the process. devices=2 trains in two processes: this script is
-        then run by both, and the main one alone saves. begin is called once nothing is left that could be refused.
+        from_model: a model or its folder to start from. Names of the corpus that it does not know are added (see
+        extend).
+        run: a folder for checkpoints and log. With it, SIGTERM saves a checkpoint and ends the process.
+        resume: continue from the newest checkpoint in run, if there is one.
+        devices=2 trains in two processes. Both run this script, and only the main process saves.
         """
         import torch
 
         from superbloom.training.fit import fit
 
+        folder = run if run is None or isinstance(run, RunFolder) else RunFolder(Path(run))
         config = train_config(**self.train_options | options)
+        if folder is not None and not resume:
+            folder.check_new()  # now, because creating a model may take long; fit checks again once it has the lock
         if from_model is not None:
             model = self._continued(from_model, corpus)
             corpus = corpus.under(model.vocab)
@@ -149,10 +152,9 @@ class Superbloom:
             remedy = "train with --coherent 0" if shape.coherent else "lower --dim or raise --alpha"
             with room_for("the weights and hash tables", remedy):
                 model = Model.create(shape, corpus.vocab, corpus.target_vocab, corpus=corpus)
-        folder = None if run is None else Path(run)
-        ready = from_model is not None
-        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin, ready=ready)
-        # Of several processes, the main one has the model as it is to be used and saved.
+        initialised = from_model is not None
+        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
+        # With several processes, only the main one has the model to use and save.
         self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}

@@ -239,7 +239,7 @@ def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
     refused = run("train", "corpus", "--out", "twice", "--resume", cwd=home, code=2)
     assert "was not written by superbloom, or is damaged" in refused.stderr
     refused = run("train", "corpus", "--out", "twice", "--steps", 2, *options, cwd=home, code=2)
-    assert "twice.run holds an interrupted run; --resume goes on with it, --overwrite starts anew" in refused.stderr
+    assert "twice.run holds an interrupted run; --resume continues it, --overwrite deletes it" in refused.stderr
     diverging = ("--learning-rate", 1e30, "--warmup", 1, "--overwrite")
     run("train", "corpus", "--out", "twice", "--steps", 9, *diverging, *options, cwd=home, code=2)
     assert not list((home / "twice.run").glob("*.ckpt"))

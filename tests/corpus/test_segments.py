@@ -16,7 +16,7 @@ from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.special import Special
 from superbloom.training.batches import Batches
-from superbloom.training.fit import Training
+from superbloom.training.lightning_module import Training
 from tests.support.corpora import digest
 
 
@@ -112,7 +112,7 @@ def test_processes_take_their_parts_of_the_same_batch(next_sentence):
 
 def test_special_ids_are_never_masked_and_words_all_are():
     corpus = documents([[4, 4, 4, 4]] * 30)
-    batches = Batches(corpus, seq_len=11, batch_size=200, mask_share=0.3, seed=0, perturb=False)
+    batches = Batches(corpus, seq_len=11, batch_size=200, mask_share=0.3, seed=0, mask_as="question")
     chosen = set()
     for step in range(20):
         batch = batches[step]
@@ -206,6 +206,6 @@ def test_a_run_begins_with_its_sentence_if_it_still_reaches_where_it_would_have_
 
 def test_the_stream_of_texts_stays_what_it_is_from_release_to_release():
     corpus = documents([[4, 3, 7], [5] * 8, [2, 9, 9, 1], [30, 2]] * 6)
-    ways = ({}, {"next_sentence": True}, {"every": True}, {"next_sentence": True, "rank": 1, "ranks": 2})
+    ways = ({}, {"next_sentence": True}, {"mask_as": "next"}, {"next_sentence": True, "rank": 1, "ranks": 2})
     streams = [Batches(corpus, seq_len=16, batch_size=6, mask_share=0.25, seed=3, **way) for way in ways]
     assert digest(batches[step] for batches in streams for step in range(10)) == "1a3fc9cccdffd2f8"

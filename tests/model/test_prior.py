@@ -20,7 +20,7 @@ from superbloom.model.prior import Prior, surplus, training_counts
 from superbloom.predict import Predictor
 from superbloom.search.scoring import Bonus
 from superbloom.special import Special
-from superbloom.training.calibrate import MOST, SEEDS, TEMPERATURES, WEIGHTS, calibrate
+from superbloom.training.calibrate import DRAWS_PER_ROW, MAX_HIDDEN_ELEMENTS, TEMPERATURES, WEIGHTS, calibrate
 
 
 def plain_surplus(counts, table) -> np.ndarray:
@@ -89,10 +89,10 @@ def plain_calibration(model: Model, corpus: Corpus) -> np.ndarray:
     for row in corpus.rows("train"):
         np.add.at(counts, corpus.targets[corpus.offsets[row] : corpus.offsets[row + 1]], 1)
     more = plain_surplus(counts, table.tolist())
-    drawings = [HeldOut.of(corpus, "valid", model.config.seq_len, seed=seed) for seed in range(SEEDS)]
+    drawings = [HeldOut.of(corpus, "valid", model.config.seq_len, seed=seed) for seed in range(DRAWS_PER_ROW)]
     hidden = [part for drawing in drawings for part in zip(drawing.ids, drawing.places, drawing.targets, strict=True)]
     loss = np.zeros((len(WEIGHTS), len(TEMPERATURES)))
-    for ids, place, target in hidden[:MOST]:
+    for ids, place, target in hidden[:MAX_HIDDEN_ELEMENTS]:
         log_probs = model.log_probs(torch.from_numpy(ids[None]), torch.tensor([[place]]))[0].double().numpy()
         scores = sum(log_probs[j, table[:, j]] for j in range(m))
         for i, weight in enumerate(WEIGHTS):

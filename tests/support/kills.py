@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from superbloom import Corpus
-from superbloom.training import fit as train
+from superbloom.training.batches import BatchStream
 from superbloom.training.checkpoints import checkpoints
-from superbloom.training.logs import LOG
+from superbloom.training.logs import LOG_FILE
 from tests.support.launch import finish, start
 
 
@@ -24,13 +24,13 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def figures(folder: Path) -> list[str]:
     """The log, without the seconds."""
-    return [line.rsplit(",", 1)[0] for line in (folder / LOG).read_text().splitlines()]
+    return [line.rsplit(",", 1)[0] for line in (folder / LOG_FILE).read_text().splitlines()]
 
 
 def begin_the_batches_again() -> None:
     """What Lightning does with workers: after a resume the batches of epoch 0 come again."""
-    original = train._Stream.__init__
-    train._Stream.__init__ = lambda self, batches, step: original(self, batches, 0)
+    original = BatchStream.__init__
+    BatchStream.__init__ = lambda self, batches, step: original(self, batches, 0)
 
 
 # --- real processes, really killed --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from superbloom.commands import run as run_module
 from superbloom.corpus import corpus as corpus_module
 from superbloom.storage import folder as folder_module
 from superbloom.store import model_folder as store
-from superbloom.training.checkpoints import _write as write_checkpoint
+from superbloom.training.checkpoint_io import _write as write_checkpoint
 from tests.support.disk import CASES, LINKS, Outcome, outcomes
 from tests.support.traced import needs_strace
 

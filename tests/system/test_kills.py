@@ -13,8 +13,9 @@ import torch
 from superbloom.commands import run
 from superbloom.errors import InputError
 from superbloom.training import fit as train
-from superbloom.training.checkpoints import AtomicCheckpoints, checkpoints, newest_whole, step_of
-from superbloom.training.logs import LOG
+from superbloom.training.checkpoint_io import AtomicCheckpoints
+from superbloom.training.checkpoints import checkpoints, newest_whole, step_of
+from superbloom.training.logs import LOG_FILE
 from tests.support.kills import kill_and_resume
 from tests.support.launch import OUTPUT, finish, start, start_together
 
@@ -73,7 +74,7 @@ def test_a_save_that_is_not_atomic_or_not_whole_is_noticed(ring_corpus, tmp_path
 
 
 def wait_for_log(folder: Path) -> None:
-    log, deadline = folder / "model.run" / LOG, time.monotonic() + 120
+    log, deadline = folder / "model.run" / LOG_FILE, time.monotonic() + 120
     while (not log.exists() or len(log.read_text().splitlines()) < 3) and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -113,7 +114,7 @@ def test_sigterm_saves_and_exits_with_0(ring_corpus, tmp_path, processes):
     os.kill(started[-1].pid, signal.SIGTERM)
     finish(tmp_path, *started)
     step = step_of(newest_whole(tmp_path / "model.run", print))
-    assert f"told to terminate: step {step:,} is saved in" in (tmp_path / OUTPUT).read_text()
+    assert f"received SIGTERM: step {step:,} is saved in" in (tmp_path / OUTPUT).read_text()
     assert not (tmp_path / "model").exists()
     finish(tmp_path, start(tmp_path, "train", "corpus", "--out", "model", "--resume", "--steps", step + 2, "--json"))
     assert result_of(tmp_path)["steps"] == step + 2

@@ -17,11 +17,11 @@ from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.model.model import Model
 from superbloom.runtime.ranks import main_process
-from superbloom.training.callback import Watch
+from superbloom.training.callback import TrainingCallback
 from superbloom.training.checkpoints import checkpoints, step_of
 from superbloom.training.distributed import placement
-from superbloom.training.fit import Training
-from superbloom.training.logs import LOG
+from superbloom.training.lightning_module import Training
+from superbloom.training.logs import LOG_FILE
 from tests.support.kills import begin_the_batches_again
 from tests.support.launch import finish, start, start_together
 
@@ -35,7 +35,7 @@ SMALL += ("--batch-size", 32, "--learning-rate", 0.005, "--warmup", 10)
 
 def log(folder: Path) -> list[list[float]]:
     """Step, loss and recall of every line."""
-    lines = [line.split(",") for line in (folder / "model.run" / LOG).read_text().splitlines()[1:]]
+    lines = [line.split(",") for line in (folder / "model.run" / LOG_FILE).read_text().splitlines()[1:]]
     return [[float(line[i] or 0) for i in (0, 1, 4)] for line in lines]
 
 
@@ -125,7 +125,7 @@ def test_a_gradient_does_not_depend_on_how_the_batch_is_shared(softmax, ranks):
 
 def write_shares() -> None:
     """Let training write down, when it starts, how many of the weights and of the gradients this process holds."""
-    watched = Watch.on_train_start
+    watched = TrainingCallback.on_train_start
 
     def on_train_start(self, trainer, training):
         watched(self, trainer, training)
@@ -133,7 +133,7 @@ def write_shares() -> None:
         whole = sum(parameter.numel() for parameter in training.objective.parameters())
         Path(f"shares-{trainer.global_rank}.json").write_text(json.dumps([held, whole]))
 
-    Watch.on_train_start = on_train_start
+    TrainingCallback.on_train_start = on_train_start
 
 
 def test_sharded_training_holds_a_share_of_the_weights_and_ends_in_the_same(alone, place):

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.special import Special
-from superbloom.training.batches import Batches
-from superbloom.training.fit import _Stream
+from superbloom.training.batches import Batches, BatchStream
 from tests.support.corpora import digest
 
 
@@ -81,7 +80,7 @@ def test_the_total_counts_the_targets_of_all_ranks(ranks):
 
 def test_several_workers_make_the_same_stream(ring_corpus):
     batches = stream(ring_corpus)
-    loader = DataLoader(_Stream(batches, step=5), batch_size=None, num_workers=2)
+    loader = DataLoader(BatchStream(batches, step=5), batch_size=None, num_workers=2)
     for step, batch in zip(range(5, 16), loader, strict=False):
         assert_same(batch, batches[step])
 
@@ -143,26 +142,26 @@ def test_targets_of_a_second_vocabulary_come_from_the_same_places():
     assert untouched == 6 * 2
 
 
-def test_with_every_all_elements_are_targets_and_none_is_masked():
+def test_with_mask_as_next_all_elements_are_targets_and_none_is_masked():
     corpus = numbered([2, 30, 5, 12] * 20)
-    batch = stream(corpus, every=True)[3]
+    batch = stream(corpus, mask_as="next")[3]
     assert torch.equal(batch.ids, batch.targets)
     assert batch.places.tolist() == [list(range(batch.ids.shape[1]))] * 6
     assert batch.total == int((batch.ids >= 0).sum())
-    assert torch.equal(stream(corpus, every=True, rank=1, ranks=2)[3].ids, batch.ids[3:])
+    assert torch.equal(stream(corpus, mask_as="next", rank=1, ranks=2)[3].ids, batch.ids[3:])
 
 
 def test_the_first_id_of_a_corpus_is_an_element_like_any_other():
     corpus = numbered([4] * 30)
     assert corpus.rows("train")[0] == 0
-    batches = stream(corpus, every=True)
+    batches = stream(corpus, mask_as="next")
     targets = torch.cat([batches[step].targets for step in range(6)])
     assert set(targets.flatten().tolist()) >= {corpus.vocab.id(f"0:{place}") for place in range(4)}
 
 
-def test_without_perturbation_all_that_is_chosen_is_masked():
+def test_with_mask_as_question_all_chosen_elements_are_masked():
     corpus = numbered([40] * 400)
-    batch = stream(corpus, batch_size=500, perturb=False)[1]
+    batch = stream(corpus, batch_size=500, mask_as="question")[1]
     assert (batch.ids.gather(1, batch.places) == Special.MASK).all()
     assert int((batch.ids == Special.MASK).sum()) == batch.total == 500 * 2
 
@@ -194,7 +193,7 @@ def test_what_cannot_be_batched_is_refused():
 
 
 def test_the_stream_stays_what_it_is_from_release_to_release():
-    """A run may be gone on with by a later release: the same corpus, seed and step are the same batch there."""
+    """A later release may resume a run: the same corpus, seed and step give the same batch there."""
     corpus = numbered([3, 10, 20, 5, 40] * 10)
-    ways = ({}, {"seed": 7}, {"perturb": False}, {"rank": 1, "ranks": 2})
+    ways = ({}, {"seed": 7}, {"mask_as": "question"}, {"rank": 1, "ranks": 2})
     assert digest(stream(corpus, **way)[step] for way in ways for step in (0, 1, 100)) == "42b6642180f395a7"

@@ -21,7 +21,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made():
 
 def test_the_container_counts_too(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("superbloom.training.limits.CGROUP", limit)
+    monkeypatch.setattr("superbloom.training.limits.CGROUP_MEMORY_LIMIT", limit)
     whole = machine_memory()
     assert whole > 2**28
     limit.write_text("max\n")
@@ -31,7 +31,7 @@ def test_the_container_counts_too(monkeypatch, tmp_path):
     config = ModelConfig(num_ids=1000, dim=512)
     assert 16 * num_parameters(config) < 10**8
     check_memory(config)
-    with pytest.raises(InputError, match=r"0\.1 GiB are there"):
+    with pytest.raises(InputError, match=r"0\.1 GiB are available"):
         check_memory(ModelConfig(num_ids=100_000, dim=512))
 
 

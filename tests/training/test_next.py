@@ -55,7 +55,7 @@ def test_what_stands_before_the_cut_is_for_training(cut):
 
 
 def test_batches_never_hold_what_is_asked_later(cut):
-    for options in ({"every": True}, {"perturb": False}):
+    for options in ({"mask_as": "next"}, {"mask_as": "question"}):
         batches = Batches(cut, seq_len=4, batch_size=64, mask_share=0.3, seed=0, **options)
         seen = set()
         for step in range(5):
@@ -66,7 +66,7 @@ def test_batches_never_hold_what_is_asked_later(cut):
 
 
 def test_every_element_is_told_from_those_before_it(counting):
-    batch = Batches(counting, seq_len=8, batch_size=16, mask_share=0.3, seed=0, every=True)[3]
+    batch = Batches(counting, seq_len=8, batch_size=16, mask_share=0.3, seed=0, mask_as="next")[3]
     assert torch.equal(batch.ids, batch.targets)
     assert batch.places[5].tolist() == list(range(8))
 

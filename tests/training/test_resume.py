@@ -10,10 +10,10 @@ import torch
 from superbloom import Corpus, Superbloom
 from superbloom.commands import run
 from superbloom.errors import InputError
-from superbloom.training import fit as train
+from superbloom.training.batches import BatchStream
 from superbloom.training.checkpoints import checkpoints, newest_whole, step_of
-from superbloom.training.distributed import lock_run
-from superbloom.training.logs import LOG
+from superbloom.training.logs import LOG_FILE
+from superbloom.training.run_folder import lock_run
 from tests.support.kills import COMMAND, begin_the_batches_again, figures, same
 from tests.support.launch import OUTPUT, start
 
@@ -46,7 +46,7 @@ def resumes(tmp_path: Path, workers: int, stop: int) -> tuple[bool, bool, bool]:
     straight = Superbloom(**SMALL).fit(corpus, steps=30, run=tmp_path / "straight", **fast)
     Superbloom(**SMALL).fit(corpus, steps=stop, run=tmp_path / "broken", **fast)
     # As a kill leaves it: the run's log has gone on beyond its checkpoint, and its last line is cut.
-    with (tmp_path / "broken" / LOG).open("a") as file:
+    with (tmp_path / "broken" / LOG_FILE).open("a") as file:
         file.write(f"{stop + 1},9.9,1,1,,9\n{stop + 2},9.")
     again = {"run": tmp_path / "broken", "resume": True, **fast}
     Superbloom(**SMALL).fit(corpus, steps=stop + 5, **again)
@@ -69,7 +69,7 @@ def test_a_resumed_run_ends_in_the_weights_and_log_of_one_never_stopped(tmp_path
 
 
 def test_batches_that_begin_again_after_a_resume_are_noticed(tmp_path, monkeypatch, check):
-    monkeypatch.setattr(train._Stream, "__init__", train._Stream.__init__)  # put back afterwards
+    monkeypatch.setattr(BatchStream, "__init__", BatchStream.__init__)  # put back afterwards
     begin_the_batches_again()
     assert resumes(tmp_path, 0, 11)[0] is False
     check.twin(13, "batches begin again after a resume", "other weights")
@@ -115,7 +115,7 @@ def test_patience_that_begins_with_a_resume_waits_from_there(ring_corpus, tmp_pa
 def test_logs_and_validation_are_kept(ring_corpus, tmp_path):
     superbloom = Superbloom(**SMALL).fit(ring_corpus, steps=60, run=tmp_path, **FAST | {"valid_every": 20})
     assert [step for step, _ in progress(superbloom)] == [20, 40, 60]
-    header, *lines = [line.split(",") for line in (tmp_path / LOG).read_text().splitlines()]
+    header, *lines = [line.split(",") for line in (tmp_path / LOG_FILE).read_text().splitlines()]
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     assert [int(row["step"]) for row in rows if row["loss"]] == [25, 50]
     logged = [(int(row["step"]), float(row["valid_recall_at_10"])) for row in rows if row["valid_recall_at_10"]]
@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(
     resumed = Superbloom(**SMALL).fit(ring_corpus, steps=14, run=tmp_path, resume=True, save_every=4, **FAST)
     message = capsys.readouterr().err
     assert f"skipping {last}: it is damaged or was cut off" in message
-    assert "going on from step 8" in message
+    assert "resuming from step 8" in message
     assert_equal(fourteen_steps, weights(resumed))
     assert [step_of(file) for file in checkpoints(tmp_path)] == [14, 12]
 
@@ -227,7 +227,7 @@ def test_a_changed_model_or_corpus_is_refused_with_the_difference(ring_corpus, t
 
 def test_a_run_folder_in_use_is_not_begun_anew(ring_corpus, tmp_path):
     Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
-    with pytest.raises(InputError, match="holds a run of 2 steps; go on with resume=True"):
+    with pytest.raises(InputError, match="holds a run of 2 steps; continue it with resume=True"):
         Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, **FAST)
 
 
@@ -281,7 +281,7 @@ def test_what_is_refused_changes_nothing(ring_corpus, tmp_path):
 def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):
     options = {"run": tmp_path, "save_every": 5, **FAST}
     Superbloom(**SMALL).fit(ring_corpus, steps=10, **options)
-    with pytest.raises(InputError, match=r"at step 1\d; lower learning_rate=1e\+30 and go on from the last"):
+    with pytest.raises(InputError, match=r"at step 1\d; lower learning_rate=1e\+30 and continue from the last"):
         Superbloom(**SMALL).fit(ring_corpus, steps=40, resume=True, learning_rate=1e30, **options)
     assert step_of(newest_whole(tmp_path, print)) >= 10
     resumed = Superbloom(**SMALL).fit(ring_corpus, steps=16, resume=True, **options)

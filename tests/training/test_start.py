@@ -10,7 +10,7 @@ from superbloom.corpus.cooccurrence import factors, similarity
 from superbloom.corpus.corpus import SPLITS
 from superbloom.hashing.bloom import BloomHash
 from superbloom.model.model import Model
-from superbloom.training.initialise import spread_over_tokens, start_from_cooccurrence, start_from_frequencies
+from superbloom.training.initialise import initialise_from_cooccurrence, initialise_from_frequencies, spread_over_tokens
 
 STILL = {"steps": 1, "learning_rate": 1e-12, "quiet": True}  # a step that moves nothing
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
@@ -19,7 +19,7 @@ SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
 def started(corpus: Corpus, **options) -> Model:
     torch.manual_seed(0)
     model = Model.create(Superbloom(**SMALL | options).config_for(corpus), corpus.vocab, corpus.target_vocab)
-    start_from_cooccurrence(model, corpus)
+    initialise_from_cooccurrence(model, corpus)
     return model
 
 
@@ -85,7 +85,7 @@ def test_with_a_transform_there_is_no_such_start(ring_corpus):
     config = Superbloom(**SMALL, transform=True).config_for(ring_corpus)
     model = Model.create(config, ring_corpus.vocab)
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
-    start_from_cooccurrence(model, ring_corpus)
+    initialise_from_cooccurrence(model, ring_corpus)
     assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
 
 
@@ -123,7 +123,7 @@ def test_tokens_without_a_counted_id_keep_their_noise():
     torch.manual_seed(0)
     model = Model.create(ModelConfig(num_ids=14, num_hashes=1, alpha=1, dim=8, heads=2), corpus.vocab)
     before = model.network.embedding.weight.clone()
-    start_from_cooccurrence(model, corpus)
+    initialise_from_cooccurrence(model, corpus)
     after = model.network.embedding.weight
     for name in corpus.vocab.names(range(14)):
         row = int(model.bloom.digest(corpus.vocab.id(name))[0])
@@ -149,7 +149,7 @@ def test_only_some_names_and_links_are_counted_where_there_are_many(ring_corpus)
 
 def test_biases_start_at_token_frequencies(ring_corpus):
     model = started(ring_corpus)
-    start_from_frequencies(model, ring_corpus)
+    initialise_from_frequencies(model, ring_corpus)
     counts = ring_corpus.id_counts("train")
     members = model.target_bloom.members[1][3].numpy()
     biases = model.network.bias.detach().view(2, -1)[1].exp()

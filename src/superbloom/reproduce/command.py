@@ -20,8 +20,8 @@ from superbloom.reproduce.costs import query_costs, step_costs
 from superbloom.reproduce.lab import SETTINGS, Lab, Stopped
 from superbloom.reproduce.pages import write_report
 from superbloom.storage import MANIFESTS, read_json
-from superbloom.training.distributed import lock_run
 from superbloom.training.limits import check_memory
+from superbloom.training.run_folder import lock_run
 
 BUDGET = "3h"
 BESIDE = 0.12  # of the time is not training: evaluation, plots

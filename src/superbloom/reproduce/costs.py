@@ -23,7 +23,7 @@ from superbloom.model import Model
 from superbloom.reproduce.cells import UNHASHED, Shapes
 from superbloom.search import exhaustive, top_k
 from superbloom.training.batches import Batch
-from superbloom.training.fit import Training
+from superbloom.training.lightning_module import Training
 from superbloom.training.limits import check_memory, num_parameters
 from superbloom.training.optimizer import clip
 

@@ -1,1 +1,1 @@
-"""Training (Sec. 2.4, 3.2). Import the modules by name: fit.py brings Lightning, the others do not."""
+"""Training (Sec. 2.4, 3.2). Import its modules by name: fit.py imports Lightning, which takes seconds."""

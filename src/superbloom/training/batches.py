@@ -1,8 +1,9 @@
-"""Training batches (Sec. 3.1): segments (segments.py), a share of each masked. A pure function of (seed, step).
+"""Training batches (Sec. 3.1): segments of rows (corpus/segments.py) with a share of each masked.
 
-Every example has a number: batch `step` holds examples step·batch_size and on. Example e reads row e of an
-endless sequence of epochs, each a seeded permutation of the rows, and uses the e-th block of a counter-based
-random stream. So any process can make any slice of any batch, in any order, and all agree.
+A batch is a pure function of (seed, step). Every example has a number: batch `step` holds the batch_size examples from
+number step · batch_size. Example e reads row e of an endless sequence of epochs; each epoch is a seeded permutation of
+the rows. Example e uses block e of a counter-based random stream. So any process can make any slice of any batch, in
+any order, and all processes agree.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
 
+from superbloom.config import ModelConfig, TrainConfig
 from superbloom.corpus import Corpus, Segments, cut, draws_for, lengths, room
 from superbloom.errors import InputError
 from superbloom.special import Special
 
-MASKED, REPLACED = 0.8, 0.1  # the rest of the chosen elements stay as they are
+# Shares of the chosen elements, as in BERT. The rest of the chosen elements stays as it is.
+MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1
 
 
 class Batch(NamedTuple):
     """ids (batch, n) as the model reads them, places (batch, p) of what it predicts, targets (batch, p).
 
-    Rows shorter than n end in PAD; rows with fewer than p masked elements have target PAD there. total is the number
-    of targets of the step, those of the other processes included. follows (batch,) is asked of text, if anything: 1 if
-    its second part follows the first, 0 if it is of another document, −1 if there is none.
+    Rows shorter than n end in PAD. A row with fewer than p masked elements has target PAD in the remaining places.
+    total is the number of targets of the step, including those of the other processes. follows (batch,) belongs to
+    next-sentence training: 1 if the second part follows the first, 0 if it comes from another document, −1 if there is
+    no second part. It is None without next-sentence training.
     """
 
     ids: Tensor
@@ -38,11 +43,12 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The stream of training batches of a corpus; rank r of several takes the r-th part of each.
+    """The stream of training batches of a corpus. Rank r of several processes takes part r of each batch.
 
-    Without perturb every chosen element is masked, none is replaced or left. With every, all elements are to be
-    predicted, each from those before it, and none is masked. With next_sentence, half of the segments of a text end in
-    another document.
+    mask_as is the option of ModelConfig and decides what happens to the chosen elements:
+    element: they are masked, replaced or kept in the shares of BERT. question: all of them are masked. next: every
+    element is a target, predicted from those before it, and none is masked.
+    With next_sentence, half of the text segments end with a part of another document.
     """
 
     def __init__(
@@ -53,8 +59,7 @@ class Batches:
         batch_size: int,
         mask_share: float,
         seed: int,
-        perturb: bool = True,
-        every: bool = False,
+        mask_as: str = "element",
         next_sentence: bool = False,
         rank: int = 0,
         ranks: int = 1,
@@ -68,7 +73,8 @@ class Batches:
         if batch_size % ranks:
             raise InputError(f"batch_size={batch_size} does not divide among {ranks} processes; choose a multiple")
         self.corpus, self.seq_len, self.mask_share, self.seed = corpus, seq_len, mask_share, seed
-        self.masked, self.every = MASKED if perturb else 1.0, every
+        self.predicts_all = mask_as == "next"
+        self.masked_share = MASKED_SHARE if mask_as == "element" else 1.0
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
         self.strangers: np.ndarray | None = None
@@ -77,10 +83,27 @@ class Batches:
             self.strangers = self.rows if next_sentence else None
             self.rows = np.repeat(self.rows, -(-size // room(corpus, seq_len)))
         elif next_sentence:
-            raise InputError("next_sentence=True, but the rows of this corpus have no sentences; prepare text does")
-        # Some draws for the segment, then for each element: whether it is masked, how, and by what.
+            raise InputError(
+                "next_sentence=True, but the rows of this corpus have no sentences; use a corpus of `prepare text`"
+            )
+        # The first draws place the segment. Then each element has three: whether it is masked, how, and by which id.
         self._first_draws = draws_for(corpus, next_sentence)
         self._draws = -(-(self._first_draws + 3 * seq_len) // 4) * 4
+
+    @classmethod
+    def of(cls, corpus: Corpus, model: ModelConfig, training: TrainConfig, rank: int = 0, ranks: int = 1) -> Batches:
+        """The batches that a model is trained with."""
+        return cls(
+            corpus,
+            seq_len=model.seq_len,
+            batch_size=training.batch_size,
+            mask_share=training.mask_share,
+            seed=training.seed,
+            mask_as=model.mask_as,
+            next_sentence=model.next_sentence,
+            rank=rank,
+            ranks=ranks,
+        )
 
     def __getitem__(self, step: int) -> Batch:
         examples = step * self.batch_size + np.arange(self.batch_size)
@@ -89,7 +112,7 @@ class Batches:
         if self.strangers is None:
             total = int(self._wanted(lengths(self.corpus, rows, self.seq_len)).sum())
             segments = self._cut(rows[ours], uniform)
-        else:  # how long a segment is depends on what it ends with, so that all have to be cut to know the total
+        else:  # a segment's length depends on its second part: the total needs the segments of all processes
             whole = self._cut(rows, self._uniform(examples[0], self.batch_size))
             total = int(self._wanted((whole.at >= 0).sum(axis=1)).sum())
             segments = whole[ours]
@@ -103,10 +126,10 @@ class Batches:
         inside = at >= 0
         follows = None if self.strangers is None else _tensor(segments.follows)
         mask, how, what = np.split(uniform[:, : 3 * self.seq_len], 3, axis=1)
-        if self.every:
+        if self.predicts_all:
             targets = np.where(inside, self.corpus.targets[at], np.int32(Special.PAD))
             return Batch(_tensor(ids), torch.arange(n).expand(self.share, n), _tensor(targets), total, follows)
-        # Mask the elements with the smallest draws: the share of the segment, but at least one.
+        # Choose the elements with the smallest draws: mask_share of the segment, at least one.
         wanted = self._wanted(inside.sum(axis=1))
         ranked = np.argsort(np.where(inside, mask[:, :n], 2.0), axis=1, kind="stable")
         chosen = np.arange(wanted.max()) < wanted[:, None]
@@ -115,26 +138,26 @@ class Batches:
         how, what = (np.take_along_axis(draw, places, 1) for draw in (how, what))
         replacement = (what * self.corpus.num_ids).astype(np.int32)
         current = np.take_along_axis(ids, places, 1)
-        perturbed = np.where(
-            how < self.masked, np.int32(Special.MASK), np.where(how < MASKED + REPLACED, replacement, current)
-        )
+        kept_or_replaced = np.where(how < MASKED_SHARE + REPLACED_SHARE, replacement, current)
+        perturbed = np.where(how < self.masked_share, np.int32(Special.MASK), kept_or_replaced)
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]
         return Batch(_tensor(ids), _tensor(places), _tensor(targets), total, follows)
 
     def starting_at(self, step: int, stride: int = 1) -> Iterator[Batch]:
+        """Batches step, step + stride, … without end."""
         while True:
             yield self[step]
             step += stride
 
     def _wanted(self, length: np.ndarray) -> np.ndarray:
-        """How many elements of a segment to predict."""
-        if self.every:
+        """The number of elements to predict, for segments of these lengths."""
+        if self.predicts_all:
             return length
         return np.maximum(1, np.rint(self.mask_share * length)).astype(np.int64)
 
     def _uniform(self, first: int, count: int) -> np.ndarray:
-        """The random numbers of examples first and on: Philox counts blocks of four."""
+        """Random numbers (count, draws) of the examples from `first` on. Philox counts blocks of four."""
         stream = np.random.Philox(key=self.seed, counter=int(first) * self._draws // 4)
         return np.random.Generator(stream).random((count, self._draws))
 
@@ -145,6 +168,18 @@ class Batches:
             here = epochs == epoch
             rows[here] = self.rows[_shuffle(self.seed, int(epoch), len(self.rows))[positions[here]]]
         return rows
+
+
+class BatchStream(IterableDataset[Batch]):
+    """Batches from a step on, for a DataLoader. Worker w of W makes every W-th batch, and the loader alternates."""
+
+    def __init__(self, batches: Batches, step: int) -> None:
+        self.batches, self.step = batches, step
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return self.batches.starting_at(self.step + first, stride)
 
 
 def _tensor(part: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""What happens beside the steps: validation, log, checkpoints, the best weights, progress, and the decision to stop."""
+"""What happens between the steps: validation, log, checkpoints, the best weights, progress, and the end of training."""
 
 from __future__ import annotations
 
@@ -22,11 +22,19 @@ from superbloom.training.logs import Log
 from superbloom.training.progress import TrainingProgress
 from superbloom.training.stop import Stop
 
-LOG_EVERY = 25  # steps between two lines of the log
+LOG_EVERY_STEPS = 25
 
 
-class Watch(L.Callback):
-    """Looks on after every step. All processes take the same decisions; the main one carries them out."""
+class TrainingCallback(L.Callback):
+    """Runs after every step. All processes take the same decisions; the main process validates, logs and prints.
+
+    seconds: time spent before the first step. Attributes that `fit` reads: history (one entry per validation), taken
+    (the step of the best weights, 0 if none are kept), seconds, and stopped (the signal that ended training, or 0).
+    """
+
+    # subtle: checkpoints store the callback's state under the name that this class had at first. Another key would
+    # make runs that began with an earlier release impossible to resume.
+    state_key = "Watch"
 
     def __init__(
         self,
@@ -42,12 +50,12 @@ class Watch(L.Callback):
         self.predictor = Predictor(replace(model, prior=prior))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, Tensor] = {}  # weights of the validation with the highest recall, the last of equal ones
-        self.taken = 0  # the step they were of
+        self.best: dict[str, Tensor] = {}  # weights with the highest validation recall, the last of equal ones
+        self.taken = 0  # the step of these weights
         self.improved = 0  # the step of the first of equal ones
-        self.earlier = self.seconds = self.validated = seconds  # spent before the first step
-        self.stopped = 0  # by which signal
-        self.run_log: Log | None = None  # Lightning puts something else into every callback.log
+        self.earlier = self.seconds = self.validated = seconds
+        self.stopped = 0
+        self.run_log: Log | None = None  # not `log`: Lightning sets that attribute on every callback
         split = "valid" if len(corpus.rows("valid")) else None
         self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, draws=config.valid_rows)
 
@@ -56,7 +64,7 @@ class Watch(L.Callback):
         step = trainer.global_step
         most, least = agree(trainer, step, -step)
         if most != -least:
-            raise InputError(f"processes go on from steps {-least} to {most}; {self.run} has to be a folder all share")
+            raise InputError(f"processes resume from steps {-least} to {most}; {self.run} must be a folder all share")
         self.started = time.monotonic()
         self.validated = self.seconds
         if self.run is not None and main_process():
@@ -65,17 +73,17 @@ class Watch(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, *_: Any) -> None:
         step, limit = trainer.global_step, self.config.minutes
         self.seconds = self.earlier + time.monotonic() - self.started
-        # A run of so many minutes also validates after each tenth of them: its steps may be few.
+        # A run limited by minutes also validates after each tenth of its time, because its steps may be few.
         tenth_passed = limit is not None and self.seconds - self.validated >= 6 * limit
         all_passed = limit is not None and self.seconds >= 60 * limit
         self.stopped, tenth, over = agree(trainer, self.stop.signal, tenth_passed, all_passed)
         last = over or step == self.config.steps
         if step % self.config.valid_every == 0 or tenth or last:
             self._validate(trainer, training)
-            if not last and self._hopeless(trainer):
+            if not last and self._is_hopeless(trainer):
                 last = over = True
         loss = outputs["loss"].detach()
-        if step % LOG_EVERY == 0:
+        if step % LOG_EVERY_STEPS == 0:
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
             self._log(step, loss=loss.item(), learning_rate=training.rate(step - 1), gradient_norm=training.norm)
         if self.stopped or last or step % self.config.save_every == 0:
@@ -113,17 +121,17 @@ class Watch(L.Callback):
     def _keep(self, weights: dict[str, Tensor]) -> None:
         for name, value in weights.items():
             if name in self.best:
-                self.best[name].copy_(value)  # no room is needed for two
+                self.best[name].copy_(value)  # in place: there is no second copy, not even for a moment
             else:
                 self.best[name] = value.to("cpu", copy=True)
 
-    def _hopeless(self, trainer: L.Trainer) -> bool:
-        """Whether validation has not become better for as often as is waited."""
-        enough = enough_waited(self.history, self.improved, self.config.patience)
-        if agree(trainer, enough) == [0]:
+    def _is_hopeless(self, trainer: L.Trainer) -> bool:
+        """Whether validation has not improved for config.patience validations."""
+        exhausted = patience_exhausted(self.history, self.improved, self.config.patience)
+        if agree(trainer, exhausted) == [0]:
             return False
         patience, taken = self.config.patience, self.taken or trainer.global_step
-        self.progress.say(
+        self.progress.print_line(
             f"no better validation in {patience} since step {self.improved:,}: the weights of step {taken:,} are taken "
             f"(--resume --patience {2 * patience} waits longer)"
         )
@@ -142,7 +150,7 @@ class Watch(L.Callback):
         if self.run is not None:
             if self.run_log is not None:
                 self.run_log.sync()
-            trainer.save_checkpoint(self.run / "checkpoint")  # the name is made from step and content
+            trainer.save_checkpoint(self.run / "checkpoint")  # AtomicCheckpoints makes the name from step and content
 
     def state_dict(self) -> dict[str, Any]:
         kept = {"best": self.best, "taken": self.taken, "improved": self.improved}
@@ -151,16 +159,16 @@ class Watch(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = state_dict["history"]
         self.seconds = self.earlier = state_dict["seconds"]
-        # Of a run that kept no best weights, what came before is not waited for.
+        # If the run kept no best weights so far, patience counts from here.
         self.improved = max((int(point["step"]) for point in self.history), default=0)
         if self.config.patience and state_dict.get("best"):
             self.best, self.taken, self.improved = (state_dict[name] for name in ("best", "taken", "improved"))
 
 
-def enough_waited(history: list[dict[str, float]], improved: int, patience: int) -> bool:
-    """Whether there were as many validations since the best one as are waited for.
+def patience_exhausted(history: list[dict[str, float]], improved: int, patience: int) -> bool:
+    """Whether `patience` validations have passed since the best one; never with patience 0.
 
-    >>> enough_waited([{"step": 10}, {"step": 20}, {"step": 30}], improved=10, patience=2)
+    >>> patience_exhausted([{"step": 10}, {"step": 20}, {"step": 30}], improved=10, patience=2)
     True
     """
     return 0 < patience <= sum(point["step"] > improved for point in history)

@@ -1,26 +1,24 @@
-"""Training in several processes: what Lightning starts, and what the processes agree on (docs/scale.md)."""
+"""Training in several processes: how Lightning starts them, and how they take the same decisions (docs/scale.md)."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superbloom.errors import InputError
-from superbloom.runtime import main_process
-from superbloom.storage import close_inherited_locks, locked
+from superbloom.storage import close_inherited_locks
 
 if TYPE_CHECKING:
     import lightning as L
 
-RUN_LOCK = ".lock"
-
 
 def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, Any]:
-    """Options of Lightning's Trainer: the processes that torchrun or SLURM started, else `devices` on this machine."""
+    """Options of Lightning's Trainer.
+
+    Training uses the processes that torchrun or SLURM started, otherwise `devices` processes on this machine. Raises
+    InputError if `devices` contradicts them, or if batch_size does not divide among all processes.
+    """
     from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -32,8 +30,8 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
         nodes = int(os.environ.get("SLURM_NNODES", 1))
         here, uneven = divmod(int(os.environ["SLURM_NTASKS"]), nodes)
         if here * nodes > 1 and (uneven or "SLURM_NTASKS_PER_NODE" not in os.environ):
-            raise InputError("SLURM was not told how many tasks each machine has; start with srun --ntasks-per-node")
-        plugins = [SLURMEnvironment(auto_requeue=False)]  # its checkpoints would be others than ours
+            raise InputError("SLURM does not say how many tasks each machine has; start with srun --ntasks-per-node")
+        plugins = [SLURMEnvironment(auto_requeue=False)]  # a requeue would save checkpoints that are not ours
     if devices not in (None, here):
         raise InputError(f"devices={devices}, but {here} processes were started on each machine; leave it out")
     world = here * nodes
@@ -41,24 +39,13 @@ def placement(devices: int | None, strategy: str, batch_size: int) -> dict[str, 
         raise InputError(f"batch_size={batch_size} does not divide among {world} processes; choose a multiple")
     chosen: Any = "auto"
     if world > 1:
-        # Whole checkpoints, not a shard a process: they can be resumed with any number of processes.
+        # Whole checkpoints instead of one shard per process can be resumed with any number of processes.
         chosen = (
             ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, save_distributed_checkpoint=False)
             if strategy == "fsdp"
             else DDPStrategy(gradient_as_bucket_view=True)
         )
     return {"devices": here, "num_nodes": nodes, "strategy": chosen, "plugins": plugins}
-
-
-@contextmanager
-def lock_run(run: Path) -> Iterator[None]:
-    """Lock a run folder against other trainings until the block or the process ends."""
-    if not main_process():
-        yield
-        return
-    run.mkdir(parents=True, exist_ok=True)
-    with locked(run / RUN_LOCK, f"another process is training in {run}; wait for it, or choose another --out"):
-        yield
 
 
 def agree(trainer: L.Trainer, *values: int) -> list[int]:
@@ -90,8 +77,8 @@ def detach_worker(_: int = 0) -> None:
 def check_coherent_threads(coherent: int, devices: int | None) -> None:
     """Raise InputError if several processes might build different coherent hash functions.
 
-    Every process builds its own, and the number of threads decides how the factorisation is rounded. torchrun sets
-    that number for all processes.
+    Every process builds its own hash functions. The number of threads decides how the factorisation is rounded, so all
+    processes need the same number. torchrun sets it for all of them.
     """
     started = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
     several = max(devices or 1, *started) > 1

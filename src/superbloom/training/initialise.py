@@ -1,9 +1,9 @@
-"""Where training starts: from what can be counted, instead of from noise (not in the paper).
+"""Initial weights from counts instead of noise (not in the paper).
 
-Output biases start at log token frequencies. Embeddings start at the leading factors of the yardstick's co-occurrence
-matrix, divided among the tokens of each id by least squares in which frequent ids count more; and the last layer starts
-as the mean of what it attends to. The first answers are then about those of a factorised co-occurrence model, and
-training goes on from there. Ids without a count get what the other members of their buckets have.
+Output biases start at log token frequencies. Embeddings start at the leading factors of the co-occurrence matrix that
+the yardstick uses. Least squares divide each id's vector among its tokens, and frequent ids count more. The last layer
+starts as the mean of what it attends to. So the first answers are about those of a factorised co-occurrence model, and
+training improves them. Ids without a count share the embeddings of the other members of their buckets.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from superbloom.corpus.cooccurrence import factors, similarity
 from superbloom.hashing import BloomHash
 from superbloom.model import Layer, Model
 
-# At most as many names, links and factors are counted, so that it takes seconds and some hundred megabytes at any size.
-NAMES, LINKS, FACTORS = 100_000, 1_000_000, 256
+# Limits of what is counted, so that it takes seconds and a few hundred megabytes for a corpus of any size.
+MAX_NAMES, MAX_LINKS, MAX_FACTORS = 100_000, 1_000_000, 256
 SWEEPS = 10  # of least squares, hash by hash
-LENGTH = 1.0  # root mean square length of the tokens' embeddings
+TOKEN_RMS_LENGTH = 1.0  # root mean square length of the embeddings of the tokens
 
 
 @torch.no_grad()
-def start_from_frequencies(model: Model, corpus: Corpus) -> None:
-    """Set the output bias to log token frequencies, so that training does not begin by learning them."""
+def initialise_from_frequencies(model: Model, corpus: Corpus) -> None:
+    """Set the output bias to log token frequencies, so that training need not learn them first."""
     if model.network.bias is None:
         return
     counts = torch.from_numpy(corpus.id_counts("train")).float()
@@ -38,14 +38,14 @@ def start_from_frequencies(model: Model, corpus: Corpus) -> None:
 
 
 @torch.no_grad()
-def start_from_cooccurrence(model: Model, corpus: Corpus) -> None:
-    """Set the embeddings to factors of the co-occurrence matrix, and the last layer to average what it attends to."""
+def initialise_from_cooccurrence(model: Model, corpus: Corpus) -> None:
+    """Set embeddings to factors of the co-occurrence matrix, and the last layer to the mean of what it attends to."""
     network, dim = model.network, model.config.dim
-    if network.transform is not None:  # what stands between the mean and the output would have to be known, too
+    if network.transform is not None:  # a random layer between mean and output: this start would be worse than noise
         return
-    similar = similarity(corpus, NAMES, LINKS)
-    inputs, outputs = factors(similar, min(dim, FACTORS), one_for_both=network.output is None)
-    # Turned at random, so that no head has all the leading factors to itself.
+    similar = similarity(corpus, MAX_NAMES, MAX_LINKS)
+    inputs, outputs = factors(similar, min(dim, MAX_FACTORS), one_for_both=network.output is None)
+    # A random rotation divides the leading factors among the heads.
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0][: inputs.shape[1]]
     _set(network.embedding.weight, model.bloom, inputs @ rotation, corpus.id_counts("train", inputs=True))
     if network.output is not None:
@@ -57,9 +57,9 @@ def start_from_cooccurrence(model: Model, corpus: Corpus) -> None:
 
 
 def _set(table: Tensor, bloom: BloomHash, vectors: np.ndarray, counts: np.ndarray) -> None:
-    """Make the tokens of each id add up to its vector, all as long as another, as nearly as they can.
+    """Set the tokens so that those of each id add up, as nearly as possible, to the id's vector of length 1.
 
-    Tokens that have no counted id stay as they are.
+    Tokens without a counted id stay as they are.
     """
     lengths = np.linalg.norm(vectors, axis=1)
     counted = np.flatnonzero((lengths > 1e-6) & (counts[: len(vectors)] > 0))
@@ -69,13 +69,14 @@ def _set(table: Tensor, bloom: BloomHash, vectors: np.ndarray, counts: np.ndarra
     tokens, numbers = np.unique(bloom.digest(counted).numpy(), return_inverse=True)
     parts = spread_over_tokens(vectors, numbers.reshape(len(counted), -1), np.sqrt(counts[counted]))
     length = np.sqrt(np.square(parts).sum(axis=1).mean())
-    table[torch.from_numpy(tokens)] = torch.from_numpy(parts * (LENGTH / length)).to(table.dtype)
+    table[torch.from_numpy(tokens)] = torch.from_numpy(parts * (TOKEN_RMS_LENGTH / length)).to(table.dtype)
 
 
 def spread_over_tokens(vectors: np.ndarray, tokens: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Vectors of tokens which, added up over the m tokens (ids, m) of each id, come close to that id's of (ids, d).
+    """Token vectors (size, d) whose sums over the tokens (ids, m) of each id approximate the id vectors (ids, d).
 
-    Weighted least squares: first all hashes at once, so that they share evenly what is to be explained, then in turn.
+    Weighted least squares. The first step updates all hashes at once, so that they share the work evenly. The sweeps
+    after it update one hash at a time.
     """
     ids, m = tokens.shape
     size, weights = tokens.max() + 1, weights.astype(np.float32)

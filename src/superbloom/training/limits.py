@@ -1,4 +1,4 @@
-"""How much memory training takes, so that what cannot work is refused before it is begun."""
+"""How much memory training takes, to refuse a model that cannot fit before training starts."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from superbloom.config import ModelConfig, TrainConfig
 from superbloom.errors import InputError
 from superbloom.model import Network
 
-CGROUP = Path("/sys/fs/cgroup/memory.max")
-PER_PARAMETER = 16  # bytes: weight, gradient, and Adam's two moments
-COPY = 4  # and for the running mean of the weights, and for the best ones so far
+CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+BYTES_PER_PARAMETER = 16  # weight, gradient, and Adam's two moments
+BYTES_PER_COPY = 4  # per parameter: the running mean of the weights is one copy, the best weights another
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """The size of a model that need not fit anywhere."""
+    """The number of parameters of a model, without allocating them."""
     with torch.device("meta"):
         return Network(config).num_parameters()
 
 
 def check_memory(config: ModelConfig, training: TrainConfig | None = None) -> None:
-    """Raise InputError if not even weights, gradients and moments fit; on a CPU the system would end the process."""
-    copies = (training and training.devices) or 1
+    """Raise InputError if weights, gradients, moments and copies do not fit into this machine's memory.
+
+    Only for training on CPUs, where the system would end the process without a message.
+    """
+    processes = (training and training.devices) or 1
     if torch.accelerator.is_available() or (training is not None and training.strategy == "fsdp"):
         return
-    size, there = num_parameters(config), machine_memory()
-    more = 0 if training is None else COPY * (bool(training.average) + bool(training.patience))
-    needed = copies * size * (PER_PARAMETER + more)
-    if there is not None and needed > there:
+    size, available = num_parameters(config), machine_memory()
+    copies = 0 if training is None else bool(training.average) + bool(training.patience)
+    needed = processes * size * (BYTES_PER_PARAMETER + BYTES_PER_COPY * copies)
+    if available is not None and needed > available:
         raise InputError(
             f"{size:,} parameters take {needed / 2**30:.1f} GiB with gradients, moments and copies of training; "
-            f"{there / 2**30:.1f} GiB are there: raise --alpha or lower --dim (docs/scale.md)"
+            f"{available / 2**30:.1f} GiB are available: raise --alpha or lower --dim (docs/scale.md)"
         )
 
 
 def machine_memory() -> int | None:
-    """Bytes this process may use: the machine's, or its container's; None if it cannot be told."""
+    """Bytes that this process may use, of the machine or of its container; None if the system does not say."""
     try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
-    limit = CGROUP.read_text().strip() if CGROUP.is_file() else "max"
-    return min(there, int(limit)) if limit.isdecimal() else there
+    limit = CGROUP_MEMORY_LIMIT.read_text().strip() if CGROUP_MEMORY_LIMIT.is_file() else "max"
+    return min(machine, int(limit)) if limit.isdecimal() else machine

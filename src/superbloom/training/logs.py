@@ -1,6 +1,6 @@
-"""The figures of a run as it goes: log.csv for reading, tensorboard/ for looking.
+"""The figures of a run: log.csv for reading, tensorboard/ for TensorBoard.
 
-After a resume the lines beyond the checkpoint are cut off, so that a log is the same however often its run was killed.
+When a run resumes, lines beyond its checkpoint are removed. So the log is the same however often the run was killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from superbloom.errors import InputError
 from superbloom.storage import write_atomically
 
-LOG, PICTURES = "log.csv", "tensorboard"
+LOG_FILE, TENSORBOARD_FOLDER = "log.csv", "tensorboard"
 COLUMNS = ("step", "loss", "learning_rate", "gradient_norm", "valid_recall_at_10", "seconds")
 
 
@@ -23,33 +23,33 @@ class Log:
     def __init__(self, run: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        if (run / PICTURES).is_symlink():
-            raise InputError(f"{run / PICTURES} is a link; remove it, so that nothing is written elsewhere")
+        if (run / TENSORBOARD_FOLDER).is_symlink():
+            raise InputError(f"{run / TENSORBOARD_FOLDER} is a link; remove it, so that nothing is written elsewhere")
         run.mkdir(parents=True, exist_ok=True)
-        path = run / LOG
+        path = run / LOG_FILE
         write_atomically(path, _up_to(path.read_text(errors="replace") if path.is_file() else "", step).encode())
         self._file = path.open("a", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
-        # TensorBoard hides what earlier files of the folder hold from this step on.
-        self._pictures = SummaryWriter(str(run / PICTURES), purge_step=step + 1)
+        # purge_step: TensorBoard hides figures of earlier files from this step on.
+        self._tensorboard = SummaryWriter(str(run / TENSORBOARD_FOLDER), purge_step=step + 1)
 
     def write(self, step: int, seconds: float, **figures: float) -> None:
         self._rows.writerow({"step": step, "seconds": round(seconds, 3), **figures})
         self._file.flush()
         for name, value in figures.items():
-            self._pictures.add_scalar(name, value, step)
+            self._tensorboard.add_scalar(name, value, step)
 
     def sync(self) -> None:
-        """Force it to disk, before a checkpoint that follows from it."""
+        """Force the log to disk. Call it before a checkpoint is written, so that the log is never behind."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
-        self._pictures.close()
+        self._tensorboard.close()
 
 
 def _up_to(text: str, step: int) -> str:
-    """The header and the whole lines of a log up to a step.
+    """The header and the complete lines of a log up to a step.
 
     >>> _up_to("step,loss\\n25,3.5\\n50,3.1\\n75,2", step=60).splitlines()[1:]
     ['25,3.5', '50,3.1']

@@ -1,7 +1,10 @@
-"""Adam that touches only what it must, of an embedding the rows a step used; and the running average of the weights."""
+"""The optimizer (Sec. 3.2): Adam that updates only the rows a step used, a running average of the weights, gradient
+clipping, and the learning rate's schedule.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,19 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SOON = 10  # steps: after as many, what was before counts for half of the average
+AVERAGE_WARMUP_STEPS = 10  # after 10 steps the weights before them count for half of the average
 
 
 class RowAdam(torch.optim.AdamW):
-    """torch's fused AdamW; of the parameters in by_row, only rows with a gradient are updated.
+    """torch's fused AdamW. For the parameters in by_row, only rows with a gradient are updated.
 
-    Moments and weight decay of the other rows wait until their turn comes, as in torch's SparseAdam. Their gradients
-    may be sparse, or dense as the sum over several processes is: the rows are the same. So is the state to AdamW's.
+    The moments and the weight decay of the other rows wait until they have a gradient, as in torch's SparseAdam. The
+    gradients of by_row parameters may be sparse, or dense as the sum over several processes is: both give the same
+    rows. The state has the form of AdamW's.
 
-    With average, a running mean of the weights is kept beside the moments, into which each step enters with a share of
-    1 − average (more in the beginning). It answers better than the weights of any step (docs/speedrun.md), and is there
-    at any time, where a learning rate that falls to nothing has to know the end. It takes in all rows, so it is no
-    company for by_row.
+    With average, the state also holds a running mean of the weights. Each step enters it with a share of 1 − average,
+    and with more in the beginning. The mean predicts better than the weights of any single step (docs/speedrun.md). It
+    is available at any time, while a learning rate that decays to zero has to know the last step. It covers all rows,
+    so average and by_row exclude each other.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class RowAdam(torch.optim.AdamW):
 
     def _update_average(self) -> None:
         steps = float(next(iter(self.state.values()))["step"])
-        share = max(1 - self.average, SOON / (SOON + steps))
+        share = max(1 - self.average, AVERAGE_WARMUP_STEPS / (AVERAGE_WARMUP_STEPS + steps))
         for parameter, state in self.state.items():
             if "average" not in state:
                 state["average"] = parameter.detach().clone()
@@ -57,7 +61,7 @@ class RowAdam(torch.optim.AdamW):
         torch._foreach_lerp_(averages, [_local(parameter.detach()) for parameter in self.state], share)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Without an average, one kept before is forgotten: it would stand still and be taken for the model."""
+        """Also drop a stored average if none is wanted now: it would no longer change, but would become the model."""
         super().load_state_dict(state_dict)
         if not self.average:
             for state in self.state.values():
@@ -65,7 +69,7 @@ class RowAdam(torch.optim.AdamW):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While it lasts, parameters have their averages."""
+        """Inside the block, the parameters are their averages."""
         self.exchange()
         try:
             yield
@@ -74,13 +78,13 @@ class RowAdam(torch.optim.AdamW):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Trade the weights for their averages."""
+        """Exchange the weights and their averages."""
         for parameter, state in self.state.items():
-            if "average" in state and hasattr(parameter, "to_local"):  # a share, which is known by its place in memory
+            if "average" in state and hasattr(parameter, "to_local"):  # sharded: FSDP refers to this memory, so copy
                 current = _local(parameter).clone()
                 _local(parameter).copy_(_local(state["average"]))
                 _local(state["average"]).copy_(current)
-            elif "average" in state:  # traded, not copied: no room is needed for a third
+            elif "average" in state:  # exchanged, not copied: no memory for a third set is needed
                 parameter.data, state["average"] = state["average"], parameter.data
 
     def _update_rows(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
@@ -90,7 +94,7 @@ class RowAdam(torch.optim.AdamW):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
-        # Of a sharded parameter, each process has some rows of all of them.
+        # Each process holds some rows of a sharded parameter and of its state.
         table, moment, square, grad = map(_local, (parameter, state["exp_avg"], state["exp_avg_sq"], grad))
         rows, values = _rows(grad)
         (beta1, beta2), step = group["betas"], state["step"].item()
@@ -107,7 +111,7 @@ def _local(tensor: Any) -> Tensor:
 
 
 def _rows(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that have a gradient, and those gradients."""
+    """The numbers of the rows that have a gradient, and their gradients."""
     if grad.is_sparse:
         grad = grad.coalesce()
         used = grad.values().any(dim=1)
@@ -117,7 +121,7 @@ def _rows(grad: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def clip(parameters: Iterable[nn.Parameter], largest: float) -> float:
-    """Scale gradients so that their norm is `largest` at most; returns the norm it was."""
+    """Scale gradients so that their norm is at most `largest`. Returns the norm before."""
     parts: list[Tensor] = []
     for parameter in parameters:
         grad = parameter.grad
@@ -131,3 +135,12 @@ def clip(parameters: Iterable[nn.Parameter], largest: float) -> float:
     for part in parts:
         part.mul_(scale)
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def inverse_root(step: int, warmup: int) -> float:
+    """The factor on the learning rate: rises during the warm-up, then falls with the square root of the step.
+
+    >>> [round(inverse_root(step, warmup=100), 2) for step in (0, 49, 99, 399)]
+    [0.01, 0.5, 1.0, 0.5]
+    """
+    return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))

@@ -21,7 +21,7 @@ from superbloom.config import ModelConfig, Settings, TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing import check_sizes, max_alpha
 from superbloom.model import piece_shape
-from superbloom.training.limits import COPY, machine_memory, num_parameters
+from superbloom.training.limits import BYTES_PER_COPY, machine_memory, num_parameters
 
 UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
 MOST_TOKENS = 200_000  # what the paper's full softmax is over, and the largest of docs/training.md
@@ -178,8 +178,8 @@ def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[
         # Of a tied embedding, what comes from the input and from the output is added up.
         "gradients": 4 * size + (4 * config.num_tokens * config.dim if config.tied else 0),
         "optimizer": 8 * size,
-        "average": COPY * size * bool(training.average),
-        "best weights": COPY * size * bool(training.patience),
+        "average": BYTES_PER_COPY * size * bool(training.average),
+        "best weights": BYTES_PER_COPY * size * bool(training.patience),
         "logits": 4 * rows * width,
         "activations": 4 * training.batch_size * (config.layers * each + 4 * asked * config.num_hashes * config.dim),
         "hash tables": _tables(config),

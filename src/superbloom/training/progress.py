@@ -1,4 +1,4 @@
-"""How far training is."""
+"""Progress of training, as a bar in a terminal or as a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from superbloom.config import TrainConfig
 
-PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
+PLAIN_LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
 class TrainingProgress:
-    """How far training is, by steps or by minutes, with loss and validation recall."""
+    """Shows the share of steps or minutes done, with loss and validation recall."""
 
     def __init__(self, config: TrainConfig, quiet: bool) -> None:
         self.minutes, self.quiet = config.minutes, quiet
@@ -44,13 +44,13 @@ class TrainingProgress:
     def update(self, step: int, seconds: float, loss: float, valid: float | None) -> None:
         done = step if self.minutes is None else seconds
         shown: dict[str, Any] = {"step": step, "loss": f"{loss:.3f}", "valid": "–" if valid is None else f"{valid:.3f}"}
-        if not self.console.is_terminal and not self.quiet and time.monotonic() - self.printed > PLAIN_EVERY:
+        if not self.console.is_terminal and not self.quiet and time.monotonic() - self.printed > PLAIN_LINE_SECONDS:
             self.printed = time.monotonic()
             share = f"{done / self.total:.0%}" if self.total else ""
             self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  rec@10 {shown['valid']}")
         elif not self.bar.disable:
             self.bar.update(self.task, completed=done, **shown)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         if not self.quiet:
             self.console.print(line, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end training after the current step."""
+"""Ctrl-C and SIGTERM stop training after the current step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from superbloom.runtime import main_process
 
 
 class Stop:
-    """Ctrl-C, and SIGTERM if `terminate`, ask training to stop after its step; a second Ctrl-C ends it at once.
+    """Records a request to stop: Ctrl-C, and SIGTERM with on_sigterm. A second Ctrl-C ends the process at once.
 
-    While it is entered, `signal` is the one that asked, 0 as long as none did.
+    Inside the `with` block, `signal` is the number of the signal that was received, 0 if none was.
     """
 
-    def __init__(self, terminate: bool) -> None:
+    def __init__(self, on_sigterm: bool) -> None:
         self.signal = 0
-        self._heard = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
+        self._handled = (signal.SIGINT, signal.SIGTERM) if on_sigterm else (signal.SIGINT,)
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
@@ -28,9 +28,9 @@ class Stop:
         return self
 
     def listen(self) -> None:
-        """Also to be called once Lightning has put handlers of its own in place."""
+        """Install the handlers. Call it again after Lightning has installed its own."""
         for number, handler in self._before.items():
-            signal.signal(number, self._handle if number in self._heard else handler)
+            signal.signal(number, self._handle if number in self._handled else handler)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -43,4 +43,4 @@ class Stop:
             signal.signal(number, self._before[number])
             again = "; Ctrl-C again ends at once, without saving"
         if main_process():
-            os.write(2, f"\nstopping after this step{again}\n".encode())  # not print: this interrupts anything
+            os.write(2, f"\nstopping after this step{again}\n".encode())  # not print: a handler may interrupt anything
