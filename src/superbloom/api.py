@@ -33,7 +33,7 @@ from superbloom.model.extend import extend
 from superbloom.predict import Predictor
 from superbloom.runtime import main_process
 from superbloom.special import Special
-from superbloom.storage import MANIFESTS, settled, sha256
+from superbloom.storage import MANIFESTS, read_consistently, sha256
 from superbloom.store import Stored, load, save
 from superbloom.training.calibrate import calibrate
 from superbloom.training.distributed import check_coherent_threads
@@ -314,7 +314,9 @@ FROM_FOLDER = {"_model", "_predictor", "_origin", "metrics", "training", "option
 
 
 def _opened(path: Path, verify: bool, copy: bool) -> tuple[Stored, Origin]:
-    stored, checksum = settled(path, lambda: (load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"])))
+    stored, checksum = read_consistently(
+        path, lambda: (load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
+    )
     return stored, Origin(path.resolve(), checksum, verify, copy, dict(stored.metrics))
 
 

@@ -317,7 +317,7 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("train corpus --out m2 --hash-seed -1 --steps 1", "hash_seed=-1: 0 to 2^63 − 1 is allowed"),
         ("train corpus --out m2 --seed -1 --steps 1", "seed=-1: 0 to"),
         ("train corpus --out m2 --alpha 2 --loss sampled --steps 1", "loss='sampled' with num_hashes=2"),
-        ("train corpus --out . --steps 1", "is the current folder or one above it; name a folder to make in it"),
+        ("train corpus --out . --steps 1", "is the current folder or one above it; name a folder inside it"),
         ("prepare sequences rows.tsv --out .", ". is the current folder or one above it"),
         ("evaluate model corpus --seed -1", "seed=-1: 0 to 2^63 − 1 is allowed"),
         ("evaluate model corpus --out rows.tsv", "rows.tsv is a file, a corpus or a model folder"),

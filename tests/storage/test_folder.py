@@ -11,14 +11,14 @@ import pytest
 from superbloom.api import Superbloom
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.storage import folder as folder_module
+from superbloom.storage import atomic
+from superbloom.storage.atomic import write_atomically
 from superbloom.storage.folder import (
     MAX_MANIFEST_BYTES,
     check_replaceable,
     leads_out,
     new_folder,
     only_writer,
-    write_atomically,
 )
 from superbloom.storage.locks import locked
 from superbloom.store import model_folder as store
@@ -47,7 +47,7 @@ def test_an_error_leaves_no_new_folder(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_of_the_same_kind_is_replaced(saved, monkeypatch, exchange):
     if not exchange:  # as on a system without renameat2
-        monkeypatch.setattr(folder_module, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(atomic, "_exchanged", lambda *_: False)
     (saved / "README.md").write_text("notes")
     NEW.save(saved)
     assert Corpus.open(saved).fingerprint() == NEW.fingerprint()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from superbloom.corpus.corpus import Corpus
-from superbloom.storage import folder as folder_module
+from superbloom.storage import atomic
 from tests.support.saved import NEW, OLD, beside, printed, run
 
 
@@ -44,7 +44,7 @@ def test_a_rename_that_fails_leaves_the_old_folder(saved, monkeypatch, broken):
             raise OSError(errno.ENOSPC, "No space left on device")
         return rename(path, target)
 
-    monkeypatch.setattr(folder_module, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(atomic, "_exchanged", lambda *_: False)
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(OSError, match="No space left"):
         NEW.save(saved)

@@ -12,6 +12,7 @@ from superbloom.api import Superbloom
 from superbloom.corpus import corpus as corpus_module
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
+from superbloom.storage import atomic
 from superbloom.storage import folder as folder_module
 from superbloom.storage.folder import check_replaceable, read_folder
 from superbloom.store import model_folder as store
@@ -55,13 +56,13 @@ def test_a_reader_beside_a_writer_sees_the_old_or_the_new(pairs, saved, tmp_path
     ("module", "function"),
     [(folder_module, "_check_file"), (folder_module, "_digest"), (corpus_module, "read_arrow"), (Corpus, "_check")],
 )
-def test_a_folder_replaced_while_it_is_opened_is_read_anew(saved, monkeypatch, module, function, exchange):
+def test_a_folder_replaced_while_it_is_opened_is_read_again(saved, monkeypatch, module, function, exchange):
     original = getattr(module, function)
 
     def replacing(*arguments, **options):
         monkeypatch.undo()
         if not exchange:
-            monkeypatch.setattr(folder_module, "_exchanged", lambda *_: False)
+            monkeypatch.setattr(atomic, "_exchanged", lambda *_: False)
         NEW.save(saved)
         return original(*arguments, **options)
 
@@ -70,7 +71,7 @@ def test_a_folder_replaced_while_it_is_opened_is_read_anew(saved, monkeypatch, m
 
 
 @pytest.mark.parametrize("function", ["read_folder", "_load_network", "_load_bloom", "_agree"])
-def test_a_model_replaced_while_it_is_loaded_is_read_anew(tmp_path, models, monkeypatch, function):
+def test_a_model_replaced_while_it_is_loaded_is_read_again(tmp_path, models, monkeypatch, function):
     folder, original = tmp_path / "model", getattr(store, function)
     shutil.copytree(models / "old", folder)
     new = Superbloom.from_pretrained(models / "new")
@@ -84,7 +85,7 @@ def test_a_model_replaced_while_it_is_loaded_is_read_anew(tmp_path, models, monk
     assert store.load(folder).model.vocab.name(0) == "Aarhus"
 
 
-def test_without_reading_anew_it_would_have_been_refused(saved, monkeypatch):
+def test_without_reading_again_it_would_have_been_refused(saved, monkeypatch):
     """The control of the two above: one reading alone finds the files of the other folder."""
     original = folder_module._check_file
 

@@ -82,13 +82,13 @@ def test_names_that_were_added_and_choices_that_differ_are_told(fitted):
     network = type(fitted.model.network)(config)
     changed = card(replace(fitted.model, network=network), {}, {})
     assert dict(rows_of(section(changed, "Sizes"))[2:])["other options"] == "dropout=0.25`, `mask_as=element"
-    assert section(changed, "Training") == "Nothing is told of how it was trained."
+    assert section(changed, "Training") == "It is not known how it was trained."
 
 
 def test_measured_figures_are_those_of_the_evaluation(fitted, ring_corpus):
     before = section(card_of(fitted), "Measured")
     recall_at_10 = fitted.metrics["history"][-1]["recall_at_10"]
-    assert f"Of validation rows, rec@10 was {recall_at_10:.3f} at step 3." in before
+    assert f"On validation rows, rec@10 was {recall_at_10:.3f} at step 3." in before
     assert before.split("```sh\n")[1].startswith('superbloom evaluate "model" CORPUS')
     figures = evaluate(fitted.predictor, ring_corpus, rows=20)
     table = rows_of(section(card(fitted.model, {}, {"test": figures}), "Measured"))

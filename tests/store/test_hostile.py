@@ -86,7 +86,11 @@ def test_a_hostile_folder_does_no_harm(good, tmp_path, every, check):
 
 
 # Parts of the code that keep one kind of hostile folder out, and which those are.
-NO_NAMES = ("superbloom.storage.folder:read_folder", "if name not in FILES[kind] + OPTIONAL[kind]:", "if False:")
+NO_NAMES = (
+    "superbloom.storage.folder:read_folder",
+    "if name not in REQUIRED_FILES[kind] + OPTIONAL_FILES[kind]:",
+    "if False:",
+)
 NO_LINKS = ("superbloom.storage.folder:_check_place", "if leads_out(file):", "if False:")
 KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
     "names of files are not looked at": (
@@ -106,7 +110,7 @@ KEPT_OUT: dict[str, tuple[list[Change], list[str]]] = {
         ["vocab.arrow: names with an offset below zero", "vocab.arrow: names with offsets out of order"],
     ),
     "sizes are not bounded": (
-        [("superbloom.storage.folder:read_json", "> MAX_VALUES", "< 0")],
+        [("superbloom.storage.folder:read_json", "> MAX_JSON_VALUES", "< 0")],
         ["metrics b'{\"a\":[[]'"],
     ),
 }

@@ -20,7 +20,7 @@ from superbloom.errors import InputError
 from superbloom.model.model import Model
 from superbloom.model.prior import Prior
 from superbloom.storage import folder as folder_module
-from superbloom.store.model_folder import EARLIER, MAX_CARD_BYTES, _write, load, save
+from superbloom.store.model_folder import LEGACY_DEFAULTS, MAX_CARD_BYTES, _write, load, save
 
 NAMES = Vocab.from_counts({f"name {i}": 90 - i for i in range(30)})
 TARGETS = Vocab.from_counts({f"target {i}": 90 - i for i in range(14)})
@@ -123,11 +123,11 @@ def test_a_card_that_is_not_ours_to_read_is_not_carried_over(tmp_path, one, how)
 
 
 def test_a_folder_from_before_a_choice_is_read_as_it_was_then(tmp_path):
-    model = made(**EARLIER)
+    model = made(**LEGACY_DEFAULTS)
     save(model, tmp_path / "model", training=TRAINING, metrics=METRICS)
-    edit(tmp_path / "model", config=dict.fromkeys(EARLIER))
+    edit(tmp_path / "model", config=dict.fromkeys(LEGACY_DEFAULTS))
     assert_same(load(tmp_path / "model").model, model)
-    assert load(tmp_path / "model").model.config == ModelConfig(**SIZES, **EARLIER)
+    assert load(tmp_path / "model").model.config == ModelConfig(**SIZES, **LEGACY_DEFAULTS)
 
 
 def test_whole_numbers_are_fractions_and_what_may_be_missing_may_be_null(tmp_path, one):
@@ -188,7 +188,7 @@ def cut(name):
 
 
 SAVE_AGAIN = "save (the model|it) again"
-NO_SIZE = "is no size or choice of a model; save it again"
+NO_SIZE = "is not a valid option of a model; save it again"
 CONTRADICT = "bloom.safetensors: hash tables contradict one another"
 PRIOR = "prior.safetensors: counts below −1, or weight="
 REFUSED = {

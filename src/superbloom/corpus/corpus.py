@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError, check_whole
-from superbloom.storage import new_folder, read_arrow, read_folder, settled, write_arrow
+from superbloom.storage import new_folder, read_arrow, read_consistently, read_folder, write_arrow
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 TEST_SHARE = 0.10
@@ -137,7 +137,7 @@ class Corpus:
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> Self:
         """Memory-map a corpus folder; a damaged or foreign file is refused by name."""
-        return settled(folder, lambda: cls._open(Path(folder), verify))
+        return read_consistently(folder, lambda: cls._open(Path(folder), verify))
 
     @classmethod
     def _open(cls, folder: Path, verify: bool) -> Self:

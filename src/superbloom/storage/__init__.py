@@ -1,29 +1,27 @@
 """Folders that are written whole and verified when opened, Arrow files, and locks."""
 
 from superbloom.storage.arrow import read_arrow, write_arrow
+from superbloom.storage.atomic import fsync, read_consistently, write_atomically
 from superbloom.storage.folder import (
-    CARD,
-    FILES,
+    CARD_FILE,
     MANIFESTS,
-    OPTIONAL,
-    fsync,
+    OPTIONAL_FILES,
+    REQUIRED_FILES,
     leads_out,
     new_folder,
     only_writer,
     read_folder,
     read_json,
-    settled,
     sha256,
-    write_atomically,
 )
 from superbloom.storage.locks import close_inherited_locks, locked
 from superbloom.storage.mapped import Mapped, Version, version
 
 __all__ = [
-    "CARD",
-    "FILES",
+    "CARD_FILE",
     "MANIFESTS",
-    "OPTIONAL",
+    "OPTIONAL_FILES",
+    "REQUIRED_FILES",
     "Mapped",
     "Version",
     "close_inherited_locks",
@@ -33,9 +31,9 @@ __all__ = [
     "new_folder",
     "only_writer",
     "read_arrow",
+    "read_consistently",
     "read_folder",
     "read_json",
-    "settled",
     "sha256",
     "version",
     "write_arrow",

@@ -1,7 +1,7 @@
-"""Arrow files used in place, by memory map or in memory, every value checked before it is used (docs/formats.md).
+"""Arrow files, memory-mapped or read into memory. Every value is checked before it is used (docs/formats.md).
 
-A damaged Arrow file that is trusted can end the process, and a small hostile one can unpack to any size, so only
-plain record batches are read and the whole table is validated.
+Arrow trusts its files: a damaged one can end the process, and a small hostile one can unpack to any size. So only plain
+record batches are read, and the whole table is validated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from superbloom.errors import InputError
 
 MAGIC = b"ARROW1\0\0"
-# Each batch and each column takes some kilobytes, however few bytes it has in the file.
+# Each batch and each column takes kilobytes of memory, even if it has few bytes in the file.
 MAX_BATCHES = 10_000
 MAX_METADATA_BYTES = 2**20
 
@@ -24,9 +24,10 @@ MAX_METADATA_BYTES = 2**20
 def read_arrow(
     path: str | Path, columns: dict[str, pa.DataType], optional: Collection[str] = (), copy: bool = False
 ) -> pa.Table:
-    """These columns of an Arrow file, every value checked, each column one piece.
+    """These columns of an Arrow file, with their types. Columns in `optional` may be missing.
 
-    The file is memory-mapped; copy=True reads it into memory, so that later changes of the file do not matter.
+    Every value is checked, and each column is one chunk. The file is memory-mapped. copy=True reads it into memory, so
+    that later changes of the file do not matter.
     """
     try:
         with _in_memory(path) if copy else pa.memory_map(str(path)) as source:
@@ -35,7 +36,7 @@ def read_arrow(
             _check_types(path, schema, columns, optional)
             table = _stream(source, [number for number, name in enumerate(schema.names) if name in columns]).read_all()
         table = table.select([name for name in columns if name in table.column_names])
-        table.validate(full=True)  # without it a damaged file ends the process (docs/formats.md)
+        table.validate(full=True)  # otherwise a damaged file ends the process (docs/formats.md)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except InputError:
@@ -63,7 +64,7 @@ def _in_memory(path: str | Path) -> pa.NativeFile:
 def _check_types(
     path: str | Path, schema: pa.Schema, columns: dict[str, pa.DataType], optional: Collection[str]
 ) -> None:
-    """Before any value is read, so that only types we use are ever read."""
+    """Raise InputError on a wrong type. Called before any value is read, so that no other type is ever read."""
     for name, kind in columns.items():
         if name not in schema.names and name in optional:
             continue
@@ -73,17 +74,17 @@ def _check_types(
 
 
 def _stream(source: pa.NativeFile, columns: list[int] | None = None) -> pa.RecordBatchStreamReader:
-    """The record batches of an Arrow file one after another, in place; of these columns only.
+    """A reader of the record batches of an Arrow file, in place, with these columns only.
 
-    subtle: neither compressed batches nor the index at the end are used, since a small hostile file could make
-    much memory of them: by a packed run of zeros, or by naming one batch many times.
+    subtle: it uses neither compressed batches nor the index at the end. With them a small hostile file could take much
+    memory: by a compressed run of zeros, or by an index that names one batch many times.
     """
     source.seek(len(MAGIC))
     return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=columns))
 
 
 def _check_messages(source: pa.NativeFile) -> None:
-    """Refuse what is no list of plain record batches, or takes much more memory than it has bytes."""
+    """Refuse a file that is no list of plain record batches, or that takes much more memory than it has bytes."""
     if source.read(len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin with ARROW1")
     for number in count():
@@ -108,7 +109,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
         return at + int(struct.unpack_from("<I", metadata, at)[0])
 
     def field(table: int, number: int) -> int:
-        """Where a field lies, 0 if it is not set: tables begin with the distance back to a list of offsets."""
+        """The position of a field, 0 if it is not set. A table begins with the distance back to a list of offsets."""
         offsets = table - struct.unpack_from("<i", metadata, table)[0]
         size = struct.unpack_from("<H", metadata, offsets)[0]
         offset = struct.unpack_from("<H", metadata, offsets + 4 + 2 * number)[0] if 4 + 2 * number < size else 0
@@ -119,6 +120,6 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 def write_arrow(table: pa.Table, path: str | Path) -> None:
     """Write a table as one uncompressed record batch, so that it can be used in place."""
-    Path(path).unlink(missing_ok=True)  # not over it: the table may be a memory map of this very file
+    Path(path).unlink(missing_ok=True)  # not in place: the table may be a memory map of this very file
     with pa.ipc.new_file(str(path), table.schema) as file:
         file.write_table(table.combine_chunks(), max_chunksize=max(1, table.num_rows))

@@ -1,4 +1,4 @@
-"""Which files of a model stay on disk: small ones are read into memory, large ones are memory-mapped and watched.
+"""Which files of a model stay on disk: small files are read into memory, large files are memory-mapped and watched.
 
 A memory map shows what its file holds now. If somebody writes into the file (`cp other/* served/`), the model changes;
 if somebody cuts it short, the process ends with SIGBUS. A file that was read into memory cannot do either. Replacing a
@@ -13,7 +13,7 @@ from pathlib import Path
 
 MAX_COPIED_BYTES = 256 * 2**20  # larger files are mapped, so that several servers of one folder share their memory
 
-Version = tuple[int, int]  # size in bytes, and when it was last written in nanoseconds
+Version = tuple[int, int]  # size in bytes, time of the last write in nanoseconds
 
 
 class Mapped:
@@ -48,7 +48,7 @@ class Mapped:
 
 
 def version(status: os.stat_result) -> Version:
-    """What differs once a file was written. subtle: not the ctime, which a rename or a removal changes as well."""
+    """What changes when a file is written. subtle: not the ctime, which also changes with a rename or a removal."""
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,10 +1,10 @@
-"""The model card: what a stranger needs to know of a model folder, as Markdown for people and for the hub.
+"""The model card: README.md of a model folder, Markdown for people and for the Hugging Face hub.
 
-    model, how it was trained, what was measured, the card that was there  →  README.md of the folder
+    model, how it was trained, what was measured, the old card  →  the new card
 
-All but two parts are told by the model and written anew whenever it is saved. What stands between the two marks, and
-the front matter (a licence, say), belongs to people and is taken over from the card that was there
-(docs/model-card.md). Names are any text: in prose they are escaped, in code they are quoted.
+Every save writes the card again from the model. Two parts belong to people and are copied from the old card: the front
+matter (for example the licence) and the text between the two marks (docs/model-card.md). Names may be any text, so they
+are escaped in prose and quoted in code.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from superbloom.model import Model
 
 BEGIN = "<!-- yours: what stands between these two marks is kept when a model is saved over this folder -->"
 END = "<!-- end of yours -->"
-SHOWN, LONGEST = 8, 60  # names of the catalogue, and characters of each
-# What no text of ours holds but a name may, in prose: structure of Markdown and HTML, addresses, mentions, formulas.
+SHOWN_NAMES = 8  # of the catalogue
+MAX_NAME_CHARACTERS = 60  # shown of each name
+# Characters that are structure in Markdown or HTML, or make addresses, mentions and formulas.
 UNSAFE = re.compile(r"[&<>|`*_\[\]\\~#!$@:{}]")
-PLAIN = re.compile(r"\w[\w .,()'-]*")  # in a command, quoted
+PLAIN = re.compile(r"\w[\w .,()'-]*")  # text that is safe in a command between double quotes
 
 FRONT = """\
 library_name: superbloom
@@ -37,24 +38,24 @@ metrics:
 # license: (TODO by you: take away the # and say which, e.g. apache-2.0)"""
 
 YOURS = """\
-- **Data.** TODO by you: where the rows come from, of what time, whose they are, and who may see the names.
-- **Licence.** TODO by you: of the model, and of the data if it is another; also at the top of this file.
-- **Use.** TODO by you: what it was made for, and what it should not be used for.
+- **Data.** TODO by you: where the rows come from, their period, who owns them, and who may see the names.
+- **Licence.** TODO by you: of the model, and of the data if it differs; also at the top of this file.
+- **Use.** TODO by you: what the model was made for, and what it should not be used for.
 - **Contact.** TODO by you: who answers questions."""
 
 LIMITS = """\
-- **The catalogue is closed.** Only its names are read and answered. Others are refused, with the closest one;
-  `superbloom extend` adds names, which are told apart from those in their buckets only after some more training.
-- **It tells what stood together in its corpus**, at the time and with the gaps and leanings of that corpus. It
-  knows nothing else about what the names stand for. Frequent names are answered more often, and rare ones less
-  well.
-- **Names share buckets.** A name that has nothing to do with the context can be answered because it shares a bucket
-  with one that has. `superbloom inspect` shows who shares what.
-- **Certified** means: no other name of the catalogue that may be answered has a higher score by this model. It does
-  not mean that the answer is true, or that the model is good.
+- **The catalogue is closed.** The model reads and answers only its names. Other names are refused, and the closest
+  one is suggested. `superbloom extend` adds names; some more training teaches the model to tell them apart from those
+  in the same buckets.
+- **It knows what occurred together in its corpus**, with the time, the gaps and the biases of that corpus. It knows
+  nothing else about what the names stand for. It answers frequent names more often, and rare names less well.
+- **Names share buckets.** A name that has nothing to do with the context can be an answer because it shares a bucket
+  with one that has. `superbloom inspect` shows which names share a bucket.
+- **Certified** means: no other allowed name of the catalogue has a higher score by this model. It does not mean that
+  the answer is true, or that the model is good.
 - **Probabilities** are this model's belief, scaled by one temperature that was fitted on validation rows. Measure them
-  on rows of yours before you rely on their size.
-- **Every name of the catalogue, and how often it occurs, can be read from this folder.** The rows it learnt from
+  on your own rows before you rely on their size.
+- **Every name of the catalogue, and how often it occurs, can be read from this folder.** The rows it was trained on
   are not in it."""
 
 CITATION = """\
@@ -71,7 +72,7 @@ CITATION = """\
 def card(
     model: Model, training: dict[str, Any], metrics: dict[str, Any], *, name: str = "model", before: str = ""
 ) -> str:
-    """The card of a model, called by the name of its folder; `before` is the card that is replaced."""
+    """The card of a model. name: the name of its folder. before: the card that is replaced."""
     from superbloom.version import __version__
 
     front, yours = _kept(before)
@@ -83,8 +84,8 @@ def card(
         "Intended use and limits": LIMITS,
         "Yours to fill in": f"{BEGIN}\n\n{yours}\n\n{END}",
         "Where it comes from": (
-            f"Made with superbloom {__version__}, an implementation of the paper below. All but the front matter "
-            f"and the part between the marks is written anew when the model is saved.\n\n{CITATION}"
+            f"Made with superbloom {__version__}, an implementation of the paper below. All of this except the front "
+            f"matter and the part between the marks is written again when the model is saved.\n\n{CITATION}"
         ),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
@@ -92,19 +93,19 @@ def card(
 
 
 def escaped(text: object) -> str:
-    """Any text, on one line, as Markdown that shows it and does nothing else.
+    """Any text as one line of Markdown that shows it and does nothing else.
 
     >>> escaped("AC|DC <b>"), escaped("two" + chr(10) + "lines"), escaped("x" * 99)
     ('AC&#124;DC &#60;b&#62;', 'two&#92;nlines', 'xxx...xxx…')
     """
     whole = str(text)
-    shown = whole if len(whole) <= LONGEST else whole[:LONGEST] + "…"
+    shown = whole if len(whole) <= MAX_NAME_CHARACTERS else whole[:MAX_NAME_CHARACTERS] + "…"
     shown = shown if shown.isprintable() else repr(shown)[1:-1]
     return UNSAFE.sub(lambda found: f"&#{ord(found[0])};", shown)
 
 
 def quoted(text: str) -> str:
-    """A name as Python has it, on one line; without < and `, so that it can be no mark and no fence.
+    """A name as a Python literal on one line, without < and `, so that it cannot be a mark or a fence.
 
     >>> print(quoted('say "<b>"'), quoted("two" + chr(10) + "lines"))
     "say \\"\\x3cb>\\"" 'two\\nlines'
@@ -117,7 +118,7 @@ def _what(model: Model) -> str:
     config, targets = model.config, model.target_vocab
     kind = "pieces of words, words and pairs of words" if model.vocab.is_text else "names"
     second = f"; it predicts another {len(targets):,}" if targets is not model.vocab else ""
-    names = ", ".join(escaped(targets.name(id_)) for id_ in range(min(SHOWN, len(targets))))
+    names = ", ".join(escaped(targets.name(id_)) for id_ in range(min(SHOWN_NAMES, len(targets))))
     return (
         f"A Superbloom over {config.num_ids:,} {kind}{second}: a Transformer that reads each of them as "
         f"{config.num_hashes} of {config.num_tokens:,} tokens, and answers a `[MASK]` with the best of the whole "
@@ -142,7 +143,7 @@ def _use(model: Model, name: str) -> str:
 
 
 def _word(text: str, instead: str) -> str:
-    """A text as one word of a command, if it is a plain one."""
+    """A text as one quoted word of a command if it is plain, otherwise `instead`."""
     return f'"{text}"' if PLAIN.fullmatch(text) else instead
 
 
@@ -163,8 +164,8 @@ def _sizes(model: Model) -> dict[str, str]:
     added = 0 if model.prior is None else int((model.prior.counts < 0).sum())
     if added:
         sizes["names added after training"] = f"{added:,}"
-    told = {"num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len", *SIZES}
-    if others := _other_than_default(asdict(config), ModelConfig, told):
+    shown = {"num_hashes", "alpha", "dim", "heads", "ffn_dim", "layers", "seq_len", *SIZES}
+    if others := _other_than_default(asdict(config), ModelConfig, shown):
         sizes["other options"] = others
     return sizes
 
@@ -179,20 +180,20 @@ def _training(training: dict[str, Any]) -> str:
     if type(corpus := training.get("corpus")) is str:
         facts["fingerprint of the corpus"] = _code(corpus)
     if type(config := training.get("config")) is dict:
-        facts["options"] = _other_than_default(config, TrainConfig, set()) or "all as they are by default"
+        facts["options"] = _other_than_default(config, TrainConfig, set()) or "all defaults"
     if training.get("interrupted") is True:
-        facts["ended"] = "interrupted before its time"
-    return _table(facts) if facts else "Nothing is told of how it was trained."
+        facts["ended"] = "interrupted before its end"
+    return _table(facts) if facts else "It is not known how it was trained."
 
 
 def _earlier(taken: object, steps: int) -> bool:
     return type(taken) is int and taken < steps
 
 
-def _other_than_default(given: dict[str, Any], kind: type, told: set[str]) -> str:
-    """Options that are not as they are by default, as name=value."""
+def _other_than_default(given: dict[str, Any], kind: type, shown: set[str]) -> str:
+    """Options that differ from their defaults, as name=value, except those already shown."""
     defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
-    others = {name: value for name, value in given.items() if name not in told and value != defaults.get(name)}
+    others = {name: value for name, value in given.items() if name not in shown and value != defaults.get(name)}
     return ", ".join(_code(f"{name}={value}") for name, value in others.items())
 
 
@@ -201,7 +202,7 @@ def _code(text: str) -> str:
 
 
 def _measured(metrics: dict[str, Any], name: str) -> str:
-    """The recall table of the test rows, or how to get one; metrics are read from a file, so they may be anything."""
+    """The recall table of the test rows, or how to get one. The metrics come from a file, so they may be anything."""
     folder = _word(name, "MODEL")
     try:
         figures = metrics["test"]
@@ -215,22 +216,22 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         ks = []
     if not ks:
         return (
-            f"Nothing was measured on test rows before this was saved.{_validation(metrics)} To measure it, "
-            "beside what counting finds:\n\n"
+            f"Nothing was measured on test rows before this was saved.{_validation(metrics)} To measure it and to "
+            "compare it with counting:\n\n"
             f"```sh\nsuperbloom evaluate {folder} CORPUS --out report\n```\n\n"
             "In Python, `model.evaluate(Corpus.open(…))` before `model.save_pretrained(…)` puts the figures here."
         )
     return (
-        markdown(header, table) + "\n\nThe share of hidden elements that are among the first k answers, with 95 % "
-        f"intervals; the yardsticks only count. Again: `superbloom evaluate {folder} CORPUS`."
+        markdown(header, table) + "\n\nrec@k is the share of hidden elements among the first k answers, with 95 % "
+        f"intervals. The yardsticks only count. To repeat it: `superbloom evaluate {folder} CORPUS`."
     )
 
 
 def _validation(metrics: dict[str, Any]) -> str:
-    """What was measured last while it was trained."""
+    """The last validation during training."""
     try:
         last = metrics["history"][-1]
-        return f" Of validation rows, rec@10 was {last['recall_at_10']:.3f} at step {last['step']:,}."
+        return f" On validation rows, rec@10 was {last['recall_at_10']:.3f} at step {last['step']:,}."
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return ""
 
@@ -240,9 +241,9 @@ def _table(facts: dict[str, str]) -> str:
 
 
 def _kept(before: str) -> tuple[str, str]:
-    """What a new card takes over: the front matter, and what stands between the marks.
+    """What a new card keeps from the old one: the front matter and the text between the marks.
 
-    A card without the two marks was written by somebody else, or by an earlier release: all of it is kept as theirs.
+    A card without the two marks was written by somebody else or by an earlier release. All of its text is kept.
     """
     found = re.match(r"---\n(.*?)\n---[ \t]*(?:\n|\Z)", before, re.DOTALL)
     front, body = (FRONT, before) if found is None else (found[1], before[found.end() :])

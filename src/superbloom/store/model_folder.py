@@ -1,11 +1,11 @@
-"""The model folder: plain files, verified before anything is read from them, no pickle (docs/formats.md).
+"""The model folder: plain files that are verified before they are used, without pickle (docs/formats.md).
 
     config.json         manifest: model config, how it was trained, checksums of the files below
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
     README.md           the model card (card.py), yours to edit
-A trained model adds prior.safetensors (how frequent ids are, and what that counts for), one with a second
-vocabulary target_bloom.safetensors and targets.arrow.
+A trained model adds prior.safetensors: id frequencies, their weight and the temperature. A model with a second
+vocabulary adds target_bloom.safetensors and targets.arrow.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network, Prior
 from superbloom.storage import (
-    CARD,
-    FILES,
-    OPTIONAL,
+    CARD_FILE,
+    OPTIONAL_FILES,
+    REQUIRED_FILES,
     Mapped,
     Version,
     leads_out,
     new_folder,
+    read_consistently,
     read_folder,
     read_json,
-    settled,
     version,
 )
 from superbloom.store.card import card
 
-# What a folder had that does not say: these choices came later.
-EARLIER = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
+# Defaults for folders written before these options existed.
+LEGACY_DEFAULTS = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
 MAX_METRICS_BYTES = 16 * 2**20
-MAX_HISTORY = 10_000  # validations that are kept
-MAX_HEADER_BYTES = 2 * 2**20  # of tensors, a thousand layers; each takes ten times as much memory when it is read
+MAX_HISTORY = 10_000  # validations kept in metrics.json
+MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file: a thousand layers; parsed it takes ten times its size
 MAX_CARD_BYTES = 2**20
-DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # that a model has, by safetensors' names
+DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # of a model's tensors, by safetensors' names
 
 
 def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
@@ -68,19 +68,19 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
         (temporary / "metrics.json").write_text(json.dumps(_thinned(metrics), indent=2) + "\n")
         name = Path(folder).resolve().name
         text = card(model, training, metrics, name=name, before=_card_of(Path(folder)))
-        (temporary / CARD).write_text(text, encoding="utf-8", errors="surrogateescape")
+        (temporary / CARD_FILE).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def _thinned(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Of a long history every so many-th validation, and the last."""
+    """The metrics with at most MAX_HISTORY validations, evenly spaced and including the last."""
     history = metrics.get("history", [])
     stride = -(-len(history) // MAX_HISTORY)
     return metrics if stride <= 1 else metrics | {"history": history[::-stride][::-1]}
 
 
 def _card_of(folder: Path) -> str:
-    """The card of the folder that is replaced, if it has one; bytes that are not UTF-8 stay what they are."""
-    file = folder / CARD
+    """The card of the folder that is replaced, empty if it has none. Bytes that are not UTF-8 survive."""
+    file = folder / CARD_FILE
     if not file.is_file():
         return ""
     if leads_out(file) or file.stat().st_size > MAX_CARD_BYTES:
@@ -89,7 +89,7 @@ def _card_of(folder: Path) -> str:
 
 
 class Stored(NamedTuple):
-    """A model with how it was trained, what was measured, and those of its files that are memory-mapped."""
+    """A loaded model, how it was trained, what was measured, and its memory-mapped files."""
 
     model: Model
     training: dict[str, Any]
@@ -98,12 +98,12 @@ class Stored(NamedTuple):
 
 
 def load(folder: str | Path, *, verify: bool = True, copy: bool = False) -> Stored:
-    """A model as it was saved; any file that is not what was written is refused by name, before it is used.
+    """A model as it was saved. InputError names any file that is not what was written, before the file is used.
 
-    Large files are memory-mapped and must not be written in place from then on (mapped.py); copy=True reads all files
-    into memory.
+    Large files are memory-mapped and must not be written in place while the model is used (storage/mapped.py).
+    copy=True reads all files into memory. verify=False skips checksums.
     """
-    return settled(folder, lambda: _load(Path(folder), verify, Mapped(copy)))
+    return read_consistently(folder, lambda: _load(Path(folder), verify, Mapped(copy)))
 
 
 def _load(folder: Path, verify: bool, mapped: Mapped) -> Stored:
@@ -114,12 +114,12 @@ def _load(folder: Path, verify: bool, mapped: Mapped) -> Stored:
         metrics = read_json(folder / "metrics.json", MAX_METRICS_BYTES)
         return Stored(model, manifest["training"], metrics, mapped)
     finally:
-        if _versions(folder) != before:  # what was verified is not what was read, which may fail in any way
+        if _versions(folder) != before:  # in place of any other error: what was verified is not what was read
             raise InputError(f"{folder} was changed while it was loaded; load it again once it is complete")
 
 
 def _versions(folder: Path) -> dict[str, Version]:
-    files = (folder / name for name in (*FILES["model"], *OPTIONAL["model"]))
+    files = (folder / name for name in (*REQUIRED_FILES["model"], *OPTIONAL_FILES["model"]))
     return {file.name: version(file.stat()) for file in files if file.exists()}
 
 
@@ -142,12 +142,12 @@ def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped) -> Model
 
 
 def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
-    """The model a manifest describes, of the types ModelConfig has and of sizes that fit into the files."""
+    """The config in a manifest. Its types are those of ModelConfig, and its sizes are possible for these files."""
     given, known = manifest["model"], {field.name: field.default for field in fields(ModelConfig)}
     if "num_ids" not in given or not given.keys() <= known.keys():
         differing = min((given.keys() - known.keys()) or ["num_ids"])
         raise InputError(f"{path} does not describe a model: {differing!r:.80} is unknown or missing; save it again")
-    # subtle: every size is a number of rows, columns or ids that the files hold; so it cannot exceed their bytes
+    # subtle: every size is a number of rows, columns or ids in the files, so it cannot exceed their bytes
     most = sum(entry["bytes"] for entry in manifest["files"].values())
     for name, value in given.items():
         default = known[name]
@@ -155,17 +155,17 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
         right = type(value) is kind or (value is None and default is None) or (type(value) is int and kind is float)
         absurd = type(value) is int and name not in ("hash_seed", "seq_len") and not 0 <= value <= most
         if absurd or not right:
-            raise InputError(f"{path}: {name}={reprlib.repr(value)} is no size or choice of a model; save it again")
+            raise InputError(f"{path}: {name}={reprlib.repr(value)} is not a valid option of a model; save it again")
     try:
-        return ModelConfig(**EARLIER | given)
+        return ModelConfig(**LEGACY_DEFAULTS | given)
     except InputError as error:
         raise InputError(f"{path}: {' '.join(str(error).split()):.200}") from None
 
 
 def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
-    """Weights put into a network built without storage; every name and shape has to fit."""
+    """A network with the weights of a file. Every name and shape must match the config."""
     found = _tensors(path)
-    # subtle: lay out one layer first and count, so that an absurd config cannot make us build the others
+    # subtle: build one layer and count tensors first, so that an absurd config cannot make us build thousands
     expected = _layout(path, replace(config, layers=1))
     layer = {name for name in expected if name.startswith("layers.0.")}
     number = len(expected) + (config.layers - 1) * len(layer)
@@ -207,7 +207,7 @@ def _load_bloom(path: Path, alpha: int, num_special: int, mapped: Mapped) -> Blo
 
 
 def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig, mapped: Mapped) -> Prior | None:
-    """Frequencies of the ids that are predicted; older folders have none."""
+    """The prior of the ids that are predicted; None in older folders and untrained models."""
     if path.name not in manifest["files"]:
         if path.exists():
             raise InputError(f"{path} is not listed in config.json; save the model again")
@@ -242,10 +242,10 @@ def _open_vocab(path: Path, mapped: Mapped) -> Vocab:
 
 
 def _load_tensors(path: Path, mapped: Mapped) -> dict[str, Tensor]:
-    """The tensors of a file that _tensors found sound, memory-mapped or read into memory.
+    """The tensors of a file that `_tensors` has checked, memory-mapped or read into memory.
 
-    subtle: in memory they lie as in the map, all in one aligned block. So a model gives the same scores, to the bit,
-    either way and each time it is loaded; those of safetensors' own reader depend on where it puts each tensor.
+    subtle: in memory they are laid out as in the map, in one aligned block. So a model gives the same scores, to the
+    bit, either way and each time it is loaded. Scores with safetensors' own reader depend on where it puts each one.
     """
     if mapped.takes(path):
         return load_file(path)
@@ -281,7 +281,7 @@ def _tensors(path: Path) -> dict[str, tuple[str, ...]]:
 def _write(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # a full disk, for one
+    except SafetensorError as error:  # for example a full disk
         raise OSError(f"{path.name} cannot be written: {error}") from None
 
 
