@@ -27,7 +27,7 @@ from superbloom.config.model import ModelConfig
 from superbloom.config.training import TrainConfig
 from superbloom.corpus.cooccurrence import similarity
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.recall import DEEPEST, KS, recall
+from superbloom.evaluate.metrics import DEEPEST, KS, recall
 from superbloom.evaluate.yardsticks import cooccurrence
 from superbloom.model.model import Model
 from superbloom.prepare.bundled import LINKS

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ir_measures import RR, Qrel, R, ScoredDoc, Success, nDCG
 
-from superbloom.evaluate.recall import DEEPEST, KS, breadth, mrr, ndcg, recall
+from superbloom.evaluate.metrics import DEEPEST, KS, breadth, mrr, ndcg, recall
 
 ranks = st.lists(st.integers(0, DEEPEST), min_size=1, max_size=30)
 

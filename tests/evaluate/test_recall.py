@@ -5,9 +5,13 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
+from superbloom import Superbloom
+from superbloom.config import EvaluateOptions
 from superbloom.corpus.cooccurrence import similarity
+from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.recall import deciles, recall
+from superbloom.evaluate.metrics import deciles, recall
+from superbloom.evaluate.recall import evaluate
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.special import Special
 
@@ -74,3 +78,13 @@ def test_yardsticks_equal_a_plain_recount(ring_corpus, near):
     found = cooccurrence(similarity(ring_corpus), held_out, 20, near)
     assert np.abs(found - np.array(expected_together)).max() <= 1  # float32 may order near-ties otherwise
     assert (found == expected_together).mean() > 0.95
+
+
+@pytest.mark.system
+def test_options_may_be_given_as_an_object_or_as_keywords(ring_corpus):
+    predictor = Superbloom(alpha=2, dim=16, heads=2).fit(ring_corpus, steps=1, quiet=True).predictor
+    options = EvaluateOptions(rows=7, yardsticks=False)
+    assert evaluate(predictor, ring_corpus, options) == evaluate(predictor, ring_corpus, rows=7, yardsticks=False)
+    assert evaluate(predictor, ring_corpus, options, rows=5)["rows"] == 5
+    with pytest.raises(InputError, match=r"unknown options \['row'\]; beam, max_rounds, split, rows, draws"):
+        evaluate(predictor, ring_corpus, row=5)

@@ -7,7 +7,8 @@ import torch
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.recall import evaluate, ranks, recall
+from superbloom.evaluate.metrics import recall
+from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.hashing.bloom import BloomHash
 from superbloom.predict import Predictor
 from superbloom.search.certified import exhaustive

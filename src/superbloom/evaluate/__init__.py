@@ -1,7 +1,8 @@
-"""Recall on held-out rows, and what a model has to beat."""
+"""Recall on held-out rows, and the yardsticks that a model has to beat."""
 
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.recall import DECILES, DEEPEST, KS, deciles, evaluate, ranks, share
+from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
+from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.evaluate.tables import cell, markdown, plot_deciles, recall_table
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 

@@ -17,9 +17,9 @@ from superbloom.special import Special
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Segments (rows, n) with one element masked, where it stands, and what it was.
+    """ids (rows, n): segments with one masked element; places (rows,): its position; targets (rows,): the hidden id.
 
-    Of rows in the order of time also all that stands before it, as far back as the row goes.
+    before: all ids of the row before the hidden element. Only rows in order of time have it.
     """
 
     ids: np.ndarray
@@ -38,15 +38,15 @@ class HeldOut:
         limit: int | None = None,
         draws: int | None = None,
     ) -> HeldOut:
-        """One hidden element of each row of a split, of `limit` rows at most.
+        """Hide one element in each row of a split, in at most `limit` rows.
 
-        With draws there are as many hidden elements: rows are drawn from several times, or some are left out. Rows in
-        the order of time are asked once each, or evenly spaced ones of them.
+        draws: the number of hidden elements. Rows repeat if there are fewer, and some are left out if there are more.
+        Rows in order of time never repeat: limit and draws choose evenly spaced rows.
         """
         if not 0 <= seed < 2**63:
             raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
         rows = corpus.rows(split)
-        if corpus.is_ordered and split in corpus.cuts:  # which stand in order of their keys
+        if corpus.is_ordered and split in corpus.cuts:  # rows are sorted by key, so the first ones are no fair sample
             limit = min(part for part in (limit, draws, len(rows)) if part is not None)
             rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
         rows = rows[:limit]
@@ -61,27 +61,27 @@ class HeldOut:
         found = cut(corpus, rows, uniform[:, :first], seq_len)
         number, there = np.arange(len(rows)), found.at >= 0
         chosen = (uniform[:, first] * there.sum(axis=1)).astype(np.int64)
-        places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # of elements that are no special ids
+        places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # among elements that are no special ids
         ids = found.ids.astype(np.int64)
         ids[number, places] = Special.MASK
         return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64))
 
     @classmethod
     def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
-        """The last elements before the cut of each row, then a mask."""
+        """Hide the element at the cut of each row: the last elements before it, then a mask."""
         places = np.minimum(cut[rows], seq_len - 1).astype(np.int64)
-        asked = corpus.offsets[rows] + cut[rows]
+        hidden = corpus.offsets[rows] + cut[rows]
         column = np.arange(places.max() + 1)
-        at = np.minimum((asked - places)[:, None] + column, asked[:, None])
+        at = np.minimum((hidden - places)[:, None] + column, hidden[:, None])
         ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
         ids[np.arange(len(rows)), places] = Special.MASK
-        before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], asked, strict=True)]
-        return cls(ids, places, corpus.targets[asked].astype(np.int64), before)
+        before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], hidden, strict=True)]
+        return cls(ids, places, corpus.targets[hidden].astype(np.int64), before)
 
     def seen(self, part: slice) -> Tensor:
-        """What stands before the hidden elements of some rows but is not what they hide, −1 fills."""
+        """The ids before the hidden elements of some rows, except the hidden ids themselves; padded with −1."""
         if self.before is None:
-            raise InputError("filter_seen=True is for rows in the order of time (prepare interactions); leave it out")
+            raise InputError("filter_seen=True is for rows in order of time (prepare interactions); leave it out")
         found = [np.unique(ids) for ids in self.before[part]]
         found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
         return padded(found, -1)
@@ -90,7 +90,7 @@ class HeldOut:
         return len(self.ids)
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """ids (q, n), places (q, 1) and targets (q,) of `size` rows at a time, as a model takes them."""
+        """ids (q, n), places (q, 1) and targets (q,) of `size` rows at a time, as tensors for a model."""
         for start in range(0, len(self), size):
             part = slice(start, start + size)
             places = self.places[part, None]

@@ -1,14 +1,12 @@
-"""Recall on held-out rows (Sec. 3.1): one random element of one random segment of each row is hidden.
+"""Evaluation on held-out rows (Sec. 3.1): hide one element of a segment of each row, and rank it among all ids.
 
-Of rows in the order of time, the element after a cut is to be told from those before it.
-
-rec@k is the share of rows whose hidden id is among the k best of the whole catalogue; token rec@1 the share of
-hidden tokens that are the best of their hash. Which element is hidden depends on the seed and the rows alone.
+Rows in order of time hide the element after a cut, and the model sees those before it. rec@k is the share of rows whose
+hidden id is among the k best of the whole catalogue. token rec@1 is the share of hidden tokens that are the best of
+their hash. Which element is hidden depends only on the seed and the rows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,27 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.corpus import Corpus, Kind
+from superbloom.config import EvaluateOptions, make
+from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
 from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.model import check_vocabulary
 from superbloom.predict import Predictor
 from superbloom.search import TopK
 
-KS = (1, 10, 20)
-DEEPEST = max(KS)
-DECILES = 10
-
 
 class Ranks(NamedTuple):
-    """Of each hidden id: its rank (0 is best, max(KS) if beyond), also without the prior; of its answer: the proof."""
+    """The result of each row. A rank is 0 for the best answer and DEEPEST beyond the answers."""
 
-    rank: np.ndarray  # (rows,)
-    without_prior: np.ndarray  # (rows,), the same unless both were asked for
-    certified: np.ndarray  # (rows,)
-    tokens: np.ndarray  # (rows, m) whether the token is the best of its hash
-    answers: np.ndarray  # (rows, max(KS)) the best ids
+    rank: np.ndarray  # (rows,) of the hidden id
+    without_prior: np.ndarray  # (rows,) the same without the prior; equal to rank unless both were computed
+    certified: np.ndarray  # (rows,) whether the answers are proven to be the best
+    tokens: np.ndarray  # (rows, m) whether the hidden id's token is the best of its hash
+    answers: np.ndarray  # (rows, DEEPEST) the best ids
 
 
 def ranks(
@@ -50,7 +46,10 @@ def ranks(
     filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ranks:
-    """Rank every hidden id among the whole catalogue, or what was not seen of it; with both, also without the prior."""
+    """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
+
+    both: also rank without the prior. filter_seen: leave out ids that precede the hidden one in its row.
+    """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
     for number, (ids, places, targets) in enumerate(held_out.parts(chunk)):
@@ -72,130 +71,67 @@ def _rank_of(targets: Tensor, top: TopK) -> np.ndarray:
     return torch.where(hit.any(1), hit.int().argmax(1), DEEPEST).numpy()
 
 
-def recall(rank: np.ndarray) -> dict[str, Any]:
-    """rec@k with 95 % confidence intervals.
-
-    >>> recall(np.array([0, 3, 20, 20]))["10"]["value"]     # two of four within the first ten
-    0.5
-    """
-    return {str(k): share(int((rank < k).sum()), len(rank)) for k in KS}
-
-
-def ndcg(rank: np.ndarray) -> dict[str, float]:
-    """NDCG@k of one hidden id each: 1 / log2(2 + rank) within the k best.
-
-    >>> ndcg(np.array([0, 2, 15]))["10"]      # (1 + 1/2 + 0) / 3
-    0.5
-    """
-    gain = 1 / np.log2(2 + rank)
-    return {str(k): float(np.where(rank < k, gain, 0).mean()) for k in KS}
-
-
-def mrr(rank: np.ndarray) -> dict[str, float]:
-    """MRR@k: 1 / (1 + rank) within the k best.
-
-    >>> mrr(np.array([0, 1, 15]))["10"]       # (1 + 1/2 + 0) / 3
-    0.5
-    """
-    return {str(k): float(np.where(rank < k, 1 / (1 + rank), 0).mean()) for k in KS}
-
-
-def breadth(answers: np.ndarray, targets: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
-    """Of the k best: the share of the catalogue among them, and how often they occur in training, over what is asked.
-
-    >>> breadth(np.array([[0], [1]]), np.array([1, 1]), np.array([30, 10, 5, 5]))
-    {'coverage': {'1': 0.5}, 'popularity bias': {'1': 2.0}}
-    """
-    coverage, bias = {}, {}
-    for k in [k for k in KS if k <= answers.shape[1]]:
-        given = answers[:, :k][answers[:, :k] >= 0]
-        coverage[str(k)] = len(np.unique(given)) / len(counts)
-        bias[str(k)] = float(counts[given].mean() / max(1e-9, counts[targets].mean()))
-    return {"coverage": coverage, "popularity bias": bias}
-
-
 def evaluate(
     predictor: Predictor,
     corpus: Corpus,
+    options: EvaluateOptions | None = None,
     *,
-    split: str = "test",
-    seed: int = 0,
-    beam: int | None = None,
-    max_rounds: int | None = None,
-    rows: int | None = None,
-    draws: int | None = None,
-    yardsticks: bool = True,
-    filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
+    **given: Any,
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON.
 
-    filter_seen: answers are what does not stand before in the row, as recommendations are; then without yardsticks.
-    draws: as many hidden elements in all, several of a row if need be. Of text, only the cheap yardsticks are told.
+    Give options as EvaluateOptions or as keywords; keywords win. There are no yardsticks with filter_seen, and only the
+    cheap ones for text. progress is called with the number of rows after each chunk.
     """
+    asked = make(EvaluateOptions, (vars(options) if options else {}) | given)
     check_vocabulary(predictor.model, corpus)
-    held_out = HeldOut.of(corpus, split, predictor.model.config.seq_len, seed=seed, limit=rows, draws=draws)
-    options: dict[str, Any] = {"beam": beam, "max_rounds": max_rounds, "filter_seen": filter_seen}
-    found = ranks(predictor, held_out, both=True, progress=progress, **options)
+    held_out = HeldOut.of(
+        corpus, asked.split, predictor.model.config.seq_len, seed=asked.seed, limit=asked.rows, draws=asked.draws
+    )
+    found = ranks(
+        predictor,
+        held_out,
+        beam=asked.beam,
+        max_rounds=asked.max_rounds,
+        both=True,
+        filter_seen=asked.filter_seen,
+        progress=progress,
+    )
     rank, tokens = found.rank, found.tokens
+    counts = corpus.id_counts("train")
     figures = {
-        "split": split,
+        "split": asked.split,
         "rows": len(held_out),
-        "filter_seen": filter_seen,
+        "filter_seen": asked.filter_seen,
         "recall": recall(rank),
         "token_recall_at_1": share(int(tokens.sum()), tokens.size),
         "ndcg": ndcg(rank),
         "mrr": mrr(rank),
-        **breadth(found.answers, held_out.targets, corpus.id_counts("train")),
+        **breadth(found.answers, held_out.targets, counts),
         "certified": float(found.certified.mean()),
-        "deciles": deciles(rank, corpus.id_counts("train")[held_out.targets]),
+        "deciles": deciles(rank, counts[held_out.targets]),
     }
     if predictor.bonus is not None:
         figures["without prior"] = recall(found.without_prior)
     kinds = (corpus.target_vocab or corpus.vocab).kinds
     if kinds is not None:
         figures["kinds"] = by_kind(rank, kinds[held_out.targets])
-    if yardsticks and not filter_seen:
-        figures["yardsticks"] = {
-            "popularity": recall(popularity(corpus, held_out, DEEPEST)),
-            "repetition": recall(repetition(held_out, DEEPEST)),
-        }
-        if kinds is None:
-            similar = similarity(corpus)
-            figures["yardsticks"] |= {
-                "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
-                "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
-            }
+    if asked.yardsticks and not asked.filter_seen:
+        figures["yardsticks"] = _yardsticks(corpus, held_out, is_text=kinds is not None)
     return figures
 
 
-def by_kind(rank: np.ndarray, kinds: np.ndarray) -> dict[str, Any]:
-    """Recall where a word piece, a unigram or a bigram is hidden, and how often that is."""
-    return {
-        kind.name.lower().replace("_", " "): {"hidden": int((kinds == kind).sum()), **recall(rank[kinds == kind])}
-        for kind in Kind
-        if (kinds == kind).any()
+def _yardsticks(corpus: Corpus, held_out: HeldOut, is_text: bool) -> dict[str, Any]:
+    """Recall of answers that only count. Co-occurrence takes long for text, so it is left out there."""
+    found = {
+        "popularity": recall(popularity(corpus, held_out, DEEPEST)),
+        "repetition": recall(repetition(held_out, DEEPEST)),
     }
-
-
-def deciles(rank: np.ndarray, frequency: np.ndarray) -> list[dict[str, float]]:
-    """rec@1 of ten equal groups of rows, from the most frequent labels to the rarest (Figure 3)."""
-    groups = np.array_split(np.argsort(-frequency, kind="stable"), DECILES)
-    return [
-        {
-            "recall_at_1": float((rank[group] == 0).mean()),
-            "recall_at_10": float((rank[group] < 10).mean()),
-            "lowest_frequency": int(frequency[group].min()),
-        }
-        for group in groups
-        if len(group)
-    ]
-
-
-def share(hits: float, total: int) -> dict[str, float]:
-    """A share with its Wilson score interval at 95 %."""
-    z, p = 1.959964, hits / total
-    centre = p + z * z / (2 * total)
-    spread = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    scale = 1 + z * z / total
-    return {"value": p, "low": max(0.0, (centre - spread) / scale), "high": min(1.0, (centre + spread) / scale)}
+    if is_text:
+        return found
+    similar = similarity(corpus)
+    return found | {
+        "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
+        "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
+    }

@@ -1,4 +1,4 @@
-"""What was measured, for people: the recall table and the plot of recall by label frequency (Figure 3)."""
+"""Figures for people: the recall table, and the plot of recall by label frequency (Figure 3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def recall_table(figures: dict[str, Any]) -> Table:
-    """rec@k of the model beside the yardsticks, with 95 % intervals in brackets."""
+    """rec@k of the model and of the yardsticks, with 95 % intervals in brackets."""
     title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
     table = Table(title=title, title_justify="left", title_style="")
     ks = list(figures["recall"])
@@ -25,13 +25,19 @@ def recall_table(figures: dict[str, Any]) -> Table:
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A table."""
+    """A Markdown table.
+
+    >>> print(markdown(["", "rec@1"], [["this model", "0.500"]]))
+    |  | rec@1 |
+    | --- | --- |
+    | this model | 0.500 |
+    """
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def plot_deciles(figures: dict[str, Any]) -> bytes:
-    """rec@1 by label frequency, the most frequent labels first, as Figure 3 of the paper: a PNG."""
+    """A PNG of recall by label frequency, the most frequent labels first, as Figure 3 of the paper."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,5 +59,9 @@ def plot_deciles(figures: dict[str, Any]) -> bytes:
 
 
 def cell(share: dict[str, float]) -> str:
-    """A share with its interval."""
+    """A share with its interval, as text.
+
+    >>> cell({"value": 0.3, "low": 0.2189, "high": 0.3958})
+    '0.300 (0.219–0.396)'
+    """
     return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"

@@ -16,7 +16,7 @@ from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
 from superbloom.errors import InputError
 from superbloom.evaluate import DEEPEST, HeldOut, cooccurrence, deciles, popularity, ranks, share
-from superbloom.evaluate.recall import recall
+from superbloom.evaluate.metrics import recall
 from superbloom.predict import Predictor
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import Cell, Shapes
