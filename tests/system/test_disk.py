@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from superbloom.commands import run as run_module
+from superbloom import storage
 from superbloom.corpus import corpus as corpus_module
 from superbloom.storage import folder as folder_module
 from superbloom.store import model_folder as store
@@ -92,7 +92,7 @@ def errors_ignored() -> None:
 
 def files_written_over() -> None:
     """A table is written over the old one."""
-    run_module.write_atomically = lambda path, data: path.write_bytes(data)
+    storage.write_atomically = lambda path, data: path.write_bytes(data)
 
 
 def last_bytes_not_looked_at() -> None:

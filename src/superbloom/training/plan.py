@@ -1,8 +1,8 @@
-"""Which sizes to train with: alpha, m and d for a catalogue and a memory, and what they cost (docs/sizes.md).
+"""Chooses the sizes of a model: alpha, m and d for a catalogue and a memory, and what they cost (docs/sizes.md).
 
-What is given is kept, the rest is chosen: alpha so that the tokens stay within what one softmax computes at ease, d by
-the size of the catalogue as in the paper's tables; then d is lowered, and after that alpha raised, until training
-fits. Memory is counted; times are estimates, from products timed on this machine.
+Given options stay as they are, and the others are chosen. alpha starts where one softmax computes all tokens at ease. d
+starts at the paper's value for a catalogue of this size. Then d is lowered, and after that alpha is raised, until
+training fits. Memory is counted. Times are estimates from matrix products that are timed on this machine.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from superbloom.model import piece_shape
 from superbloom.training.limits import BYTES_PER_COPY, machine_memory, num_parameters
 
 UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
-MOST_TOKENS = 200_000  # what the paper's full softmax is over, and the largest of docs/training.md
+MAX_TOKENS = 200_000  # of the paper's largest full softmax, and of the largest in docs/training.md
 DIMS = (768, 512, 384, 256, 192, 128, 96, 64, 48, 32)
-# Up to so many ids, start with this d: our default, then what the paper has at 500K, 1M and 5.3M.
+# (at most this number of ids, start with this d): our default, then the paper's at 500K, 1M and 5.3M ids.
 DIM_OF_IDS = ((200_000, 128), (1_000_000, 256), (5_000_000, 512), (math.inf, 768))
-LEAST_DIM = 128  # not below, while a larger alpha fits instead
-PROGRAM = 450 * 2**20  # bytes of Python and the libraries, before a model is there
-# Of the rate of large products: what a training step reaches, with all that is no product (docs/sizes.md).
+MIN_DIM = 128  # d is not lowered further while a larger alpha fits
+PROGRAM_BYTES = 450 * 2**20  # of Python and the libraries, before there is a model
+# A training step reaches this share of the rate of large matrix products (docs/sizes.md).
 SHARE_OF_PRODUCTS = 0.6
-# Time of a head beside fp32's, for one query and for 64, and of the search in seconds (docs/search.md).
-HEADS = {"fp32": (1.0, 1.0), "bf16": (0.75, 0.70), "int8": (0.45, 0.42)}
-SEARCH = (0.8e-3, 15.7e-3)
+# Time of a head relative to fp32, for one query and for 64 (docs/search.md).
+HEAD_TIMES = {"fp32": (1.0, 1.0), "bf16": (0.75, 0.70), "int8": (0.45, 0.42)}
+SEARCH_SECONDS = (0.8e-3, 15.7e-3)  # for one query and for 64
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does in a second."""
+    """What a machine does per second."""
 
     products: float  # floating-point operations of large products
     reading: float  # bytes of a matrix that is multiplied with one vector
-    narrow: float  # floating-point operations of its product with 64 vectors
+    narrow: float  # floating-point operations of the product of such a matrix with 64 vectors
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A model, how it is trained, and what that takes; bytes and seconds."""
+    """The sizes of a model, how it is trained, and what both cost. Memory is in bytes."""
 
     config: ModelConfig
     training: TrainConfig
@@ -60,24 +60,24 @@ class Plan:
 
     @property
     def needed(self) -> int:
-        """What training and serving in fp32 take, whichever is more."""
+        """Bytes for training, or for serving in fp32 if that takes more."""
         return max(sum(self.train_memory.values()), *self.serve_memory.values())
 
     def seconds_per_step(self, rates: Rates) -> float:
         return sum(self.operations.values()) / (SHARE_OF_PRODUCTS * rates.products)
 
     def seconds_per_query(self, rates: Rates) -> dict[str, tuple[float, float]]:
-        """Of one query, and of 64 at once, for each precision of the head."""
+        """Seconds for one query and for 64 at once, for each precision of the head."""
         one = 4 * _output_weights(self.config) / rates.reading
         many = 64 * 2 * _output_weights(self.config) * _joined(self.config) / rates.narrow
         layers = self.operations["layers"] / 3 / self.training.batch_size / rates.products
         return {
-            name: (layers + a * one + SEARCH[0], 64 * layers + b * max(one, many) + SEARCH[1])
-            for name, (a, b) in HEADS.items()
+            name: (layers + a * one + SEARCH_SECONDS[0], 64 * layers + b * max(one, many) + SEARCH_SECONDS[1])
+            for name, (a, b) in HEAD_TIMES.items()
         }
 
     def document(self, rates: Rates) -> dict[str, Any]:
-        """All of it, for a program."""
+        """The plan as plain numbers, ready for JSON."""
         return {
             "model": asdict(self.config),
             "parameters": self.parameters,
@@ -98,18 +98,18 @@ class Plan:
 
 
 def plan(num_ids: int, memory: int | None, model: dict[str, Any], training: TrainConfig) -> Plan:
-    """The first sizes that fit: all that `model` gives, and what suits the rest."""
+    """The first sizes that fit into memory. The options in `model` stay as they are."""
     if num_ids < 2:
         raise InputError(f"--ids {num_ids} given; 2 or more is allowed")
     memory = memory or machine_memory()
     if memory is None:
-        raise InputError("how much memory this machine has cannot be told; give --memory, e.g. 16GB")
+        raise InputError("the system does not say how much memory it has; give --memory, e.g. 16GB")
     base = ModelConfig(num_ids=num_ids, **_with_heads(model))
     hashes = base.distinguishing_hashes
     if "alpha" in model:
         check_sizes(num_ids, hashes, base.alpha)
     most = max_alpha(num_ids, hashes)
-    first = min(most, max(base.alpha, -(-base.num_hashes * num_ids // MOST_TOKENS)))
+    first = min(most, max(base.alpha, -(-base.num_hashes * num_ids // MAX_TOKENS)))
     alphas = (base.alpha, base.alpha) if "alpha" in model else (first, most)
     start = next(dim for ids, dim in DIM_OF_IDS if num_ids <= ids)
     dims = (base.dim,) if "dim" in model else tuple(dim for dim in DIMS if dim <= start)
@@ -120,10 +120,10 @@ def plan(num_ids: int, memory: int | None, model: dict[str, Any], training: Trai
         )
 
     for dim in dims:
-        if dim >= LEAST_DIM and _fits(found := sized(alphas[0], dim)):
+        if dim >= MIN_DIM and _fits(found := sized(alphas[0], dim)):
             return found
     for dim in dims:
-        if dim <= LEAST_DIM or len(dims) == 1:
+        if dim <= MIN_DIM or len(dims) == 1:
             alpha = _smallest(lambda alpha, dim=dim: _fits(sized(alpha, dim)), *alphas)  # type: ignore[misc]
             if alpha is not None:
                 return sized(alpha, dim)
@@ -131,7 +131,7 @@ def plan(num_ids: int, memory: int | None, model: dict[str, Any], training: Trai
 
 
 def _what_would_fit(least: Plan, sized: Callable[[int, int], Plan], most: int) -> str:
-    """One line about a plan that does not fit, and what would instead."""
+    """A message about the smallest plan, which does not fit, and about options that would fit."""
     alpha, dim = least.config.alpha, least.config.dim
     ways = []
     if (larger := _smallest(lambda a: _fits(sized(a, dim)), alpha, most)) is not None:
@@ -152,7 +152,7 @@ def _fits(plan: Plan) -> bool:
 
 
 def costs(config: ModelConfig, training: TrainConfig, memory: int) -> Plan:
-    """What a model takes: parameters, memory, operations."""
+    """Parameters, memory and operations of a model."""
     return Plan(
         config,
         training,
@@ -165,7 +165,7 @@ def costs(config: ModelConfig, training: TrainConfig, memory: int) -> Plan:
 
 
 def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[str, int]:
-    """Bytes of each part of a training process at its peak, but for the corpus, which is memory-mapped."""
+    """Peak bytes of each part of training, without the corpus, which is memory-mapped."""
     elements, asked = _elements(config, training)
     queries = asked * training.batch_size * (config.num_hashes if config.softmax == "joint" else 1)
     tokens = config.output_buckets * _joined(config)
@@ -175,7 +175,7 @@ def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[
     each = elements * (12 * config.dim + 2 * config.ffn_dim) + 3 * config.heads * elements**2 * config.distance
     parts = {
         "weights": 4 * size,
-        # Of a tied embedding, what comes from the input and from the output is added up.
+        # A tied embedding has a gradient from the input and one from the output before they are added.
         "gradients": 4 * size + (4 * config.num_tokens * config.dim if config.tied else 0),
         "optimizer": 8 * size,
         "average": BYTES_PER_COPY * size * bool(training.average),
@@ -183,27 +183,28 @@ def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[
         "logits": 4 * rows * width,
         "activations": 4 * training.batch_size * (config.layers * each + 4 * asked * config.num_hashes * config.dim),
         "hash tables": _tables(config),
-        "program": PROGRAM,
+        "program": PROGRAM_BYTES,
     }
     processes = training.devices or 1
     return {name: processes * value for name, value in parts.items()}
 
 
 def serve_memory(config: ModelConfig, size: int) -> dict[str, int]:
-    """Bytes of a serving process, by how output weights are held.
+    """Bytes of a serving process for each precision of the output weights.
 
-    bf16 and int8 are made from the fp32 file, which stays memory-mapped: of a tied embedding only rows that are read.
+    bf16 and int8 weights are made from the fp32 file, which stays memory-mapped. A tied embedding takes memory only for
+    the rows that are read.
     """
     output = _output_weights(config)
     batch = Settings().batch
-    fixed = PROGRAM + _tables(config) + 4 * (config.num_ids * config.num_hashes + 2 * config.num_ids)
+    fixed = PROGRAM_BYTES + _tables(config) + 4 * (config.num_ids * config.num_hashes + 2 * config.num_ids)
     fixed += 2 * 4 * batch * config.num_hashes * config.output_buckets * _joined(config)
     held = {"fp32": 4, "bf16": 2, "int8": 1}
     return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in held.items()}
 
 
 def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
-    """Floating-point operations of a step: products forward, and twice as many backward."""
+    """Floating-point operations of a step: the products of the forward pass, and twice that number backward."""
     elements, asked = _elements(config, training)
     d, f = config.dim, config.ffn_dim
     each = config.num_hashes if config.inputs == "tokens" else 1
@@ -223,7 +224,7 @@ def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
 
 
 def measure() -> Rates:
-    """Some tenths of a second of products on this machine."""
+    """Time matrix products on this machine for a few tenths of a second."""
     square, wide = torch.ones(512, 512), torch.ones(2**15, 512)
     one, many = torch.ones(512, 1), torch.ones(64, 512)
     return Rates(
@@ -234,7 +235,7 @@ def measure() -> Rates:
 
 
 def in_bytes(text: str) -> int:
-    """A number of bytes as people write it.
+    """The number of bytes in a text that people write.
 
     >>> in_bytes("16GB"), in_bytes("1.5 GiB"), in_bytes("1000")
     (16000000000, 1610612736, 1000)
@@ -247,7 +248,7 @@ def in_bytes(text: str) -> int:
 
 
 def shown(size: float) -> str:
-    """Bytes for people.
+    """A number of bytes as text.
 
     >>> shown(1_234_000_000), shown(56_000_000)
     ('1.2 GB', '56 MB')
@@ -256,7 +257,7 @@ def shown(size: float) -> str:
 
 
 def table(found: Plan, rates: Rates) -> Table:
-    """The plan for people."""
+    """The plan as a table."""
     config, training = found.config, found.training
     title = (
         f"{config.num_ids:,} ids, alpha={config.alpha}, m={config.num_hashes}, d={config.dim}, L={config.layers}: "
@@ -290,17 +291,13 @@ def table(found: Plan, rates: Rates) -> Table:
 
 
 def _seconds(seconds: float) -> str:
-    return (
-        f"{seconds:,.1f} s"
-        if seconds >= 1
-        else f"{1000 * seconds:,.1f} ms"
-        if seconds < 0.1
-        else f"{1000 * seconds:,.0f} ms"
-    )
+    if seconds >= 1:
+        return f"{seconds:,.1f} s"
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:,.1f} ms"
 
 
 def _elements(config: ModelConfig, training: TrainConfig) -> tuple[int, int]:
-    """How many elements of a segment the layers read, and of how many places it is asked what belongs there."""
+    """The number of elements of a segment that the layers read, and the number of places that are predicted."""
     n = config.seq_len
     each = config.num_hashes if config.inputs == "tokens" else 1
     masked = max(1, round(training.mask_share * n))
@@ -322,7 +319,7 @@ def _tables(config: ModelConfig) -> int:
 
 
 def _with_heads(options: dict[str, Any]) -> dict[str, Any]:
-    """Heads and width of the feed-forward layers in the paper's proportion to dim, unless given."""
+    """The options with heads and ffn_dim in the paper's proportion to dim, unless they are given."""
     dim = options.get("dim")
     if type(dim) is not int or dim < 1:
         return options
@@ -331,7 +328,7 @@ def _with_heads(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest number from low to high that fits, if larger ones fit, too."""
+    """The smallest number from low to high that fits. Every number above one that fits must fit as well."""
     if not fits(high):
         return None
     while low < high:
@@ -341,7 +338,7 @@ def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def _per_second(work: Callable[[], Any], seconds: float = 0.2) -> float:
-    """How often the fastest of some calls could be made: others may have use of the machine, too."""
+    """Calls per second, by the fastest of several calls: other programs may slow down the rest."""
     best, end = math.inf, time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
         work()
