@@ -1,4 +1,4 @@
-"""Metrics beside an independent library's (ir_measures) and beside plain counting."""
+"""Metrics equal those of an independent library (ir_measures) and of plain counting."""
 
 import ir_measures
 import numpy as np

@@ -207,7 +207,7 @@ def test_what_fails_leaves_no_empty_folders(tmp_path):
 
 
 def test_every_task_of_a_job_makes_the_folders_above_its_own(tmp_path, monkeypatch):
-    """Of a corpus each task prepares for itself; a lock is the first one's alone."""
+    """Each task prepares a corpus for itself; only the first one takes a lock."""
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     Corpus.from_sequences([["a", "b"]] * 9).save(tmp_path / "new" / "corpus")

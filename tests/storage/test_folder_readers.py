@@ -1,4 +1,4 @@
-"""A reader beside a writer gets the old folder or the new one, never a mixture."""
+"""A reader gets the old folder or the new one while a writer replaces it, never a mixture."""
 
 import shutil
 import time
@@ -113,7 +113,7 @@ def test_a_folder_that_vanishes_while_it_is_opened_is_missed(saved, monkeypatch)
 
 @pytest.mark.parametrize("function", ["read_json", "_check_replaceable"])
 def test_a_folder_replaced_while_it_is_looked_at_can_still_be_replaced(saved, monkeypatch, function):
-    """Two writers of one folder, one of which adds a file: the other must not take it for somebody else's."""
+    """Two writers of one folder. One adds a file, and the other must not mistake it for a stranger's."""
     original = getattr(folder_module, function)
     two = Corpus.from_sequences([["a", "b"]], targets=[["x", "y"]])
 

@@ -1,4 +1,4 @@
-"""The model card: what it tells, that names cannot break it, and that what people write in it stays."""
+"""The model card: what it says, that names cannot break it, and that people's text in it is kept."""
 
 import html
 import json
@@ -56,7 +56,7 @@ def rows_of(text: str) -> list[list[str]]:
     return [[html.unescape(cell.strip().strip("`")) for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_a_card_tells_sizes_and_training(fitted):
+def test_a_card_shows_sizes_and_training(fitted):
     text = card_of(fitted, name="rings")
     config = fitted.model.config
     sizes = dict(rows_of(section(text, "Sizes"))[2:])
@@ -73,7 +73,7 @@ def test_a_card_tells_sizes_and_training(fitted):
     assert section(text, "Yours to fill in") == f"{BEGIN}\n\n{YOURS}\n\n{END}"
 
 
-def test_names_that_were_added_and_choices_that_differ_are_told(fitted):
+def test_names_that_were_added_and_options_that_differ_are_shown(fitted):
     grown = card(extend(fitted.model, ["new 1", "new 2"]), {}, {})
     sizes = dict(rows_of(section(grown, "Sizes"))[2:])
     assert sizes["names added after training"] == "2"
@@ -163,8 +163,8 @@ def test_quoted_text_is_that_text(text):
 @settings(max_examples=100)
 @given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])), st.booleans())
 def test_what_people_write_is_kept(fitted, text, marked):
-    told = {"before": f"{BEGIN}{text}{END}" if marked else text}
-    once = card_of(fitted, **told)
+    options = {"before": f"{BEGIN}{text}{END}" if marked else text}
+    once = card_of(fitted, **options)
     assert once == card_of(fitted, before=once)
     if marked:
         assert f"{BEGIN}\n\n{text.strip()}\n\n{END}" in once
@@ -219,7 +219,7 @@ def test_the_card_of_one_folder_is_not_that_of_another(tmp_path, folder):
     assert YOURS in (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_second_vocabulary_is_told():
+def test_a_second_vocabulary_is_shown():
     rows = [["a", "b", "c"], ["b", "c", "d"]] * 20
     corpus = Corpus.from_sequences(rows, targets=[[f"{name}!" for name in row] for row in rows])
     two = Superbloom(alpha=1, dim=8, heads=1, ffn_dim=8).fit(corpus, steps=2, quiet=True)

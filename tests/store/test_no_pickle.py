@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.support import launch
 
-# Loads, asks, serves and goes on with a run, and counts what is unpickled meanwhile; `broken` runs before that.
+# Loads, predicts, serves and resumes a run, and counts what is unpickled meanwhile. `broken` runs before that.
 NO_PICKLE = """
 import json, pickle, sys
 from pathlib import Path
@@ -21,11 +21,11 @@ model_folder, corpus_folder, run, broken = sys.argv[1:]
 corpus = Corpus.open(corpus_folder)
 Superbloom(alpha=2, dim=8, ffn_dim=8, heads=2).fit(corpus, steps=2, run=run, save_every=1, quiet=True)
 exec(broken)
-events, told = [], {}
+events, counts = [], {}
 sys.addaudithook(lambda event, arguments: events.append(event) if event.startswith("pickle.") else None)
 
 def part(name):
-    told[name] = len(events)
+    counts[name] = len(events)
     events.clear()
 
 model = Superbloom.from_pretrained(model_folder)
@@ -39,7 +39,7 @@ part("serve")
 again = Superbloom(alpha=2, dim=8, ffn_dim=8, heads=2).fit(corpus, steps=4, run=run, resume=True, quiet=True)
 assert again.training["steps"] == 4
 part("resume")
-print(json.dumps(told))
+print(json.dumps(counts))
 """
 # A loader as others have it, and a resume that trusts what it finds.
 UNPICKLES = """
@@ -52,7 +52,7 @@ checkpoints.torch.load = lambda path, weights_only, **options: read(path, weight
 
 
 def unpickled(good: Path, run: Path, broken: str = "") -> dict[str, int]:
-    """How many objects were unpickled by loading, asking, serving and going on."""
+    """The number of objects that loading, predicting, serving and resuming unpickled."""
     done = launch.python(NO_PICKLE, good / "model", good / "corpus", run, broken)
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

@@ -292,7 +292,7 @@ def test_tables_and_names_of_other_sizes_are_refused(tmp_path, one):
 
 
 def test_parts_of_another_model_are_refused(tmp_path, one, two):
-    """Of as many tokens, and of other names or ids."""
+    """The same number of tokens, but other names or ids."""
     for file, message in (
         ("vocab.arrow", "tables of 30 ids, 2 hashes, 8 buckets, and 14 names; config.json says 30, 2, 8, 30"),
         ("bloom.safetensors", "tables of 14 ids, 2 hashes, 5 buckets, and 30 names; config.json says 30, 2, 8, 30"),

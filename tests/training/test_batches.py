@@ -15,7 +15,7 @@ from tests.support.corpora import digest
 
 
 def numbered(lengths: list[int]) -> Corpus:
-    """Row r holds names r:0, r:1, …: every id tells its row and place."""
+    """Row r holds names r:0, r:1, …: every name contains its row and place."""
     return Corpus.from_sequences([[f"{row}:{place}" for place in range(length)] for row, length in enumerate(lengths)])
 
 
@@ -70,7 +70,7 @@ def test_ranks_take_slices_of_the_same_global_batch(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_the_total_counts_the_targets_of_all_ranks(ranks):
-    """Of rows of unequal length, the ranks have unequal numbers of targets; the total is their sum."""
+    """With rows of unequal length, ranks have unequal numbers of targets. The total is their sum."""
     corpus = numbered([2, 30, 5, 12] * 20)
     parts = [stream(corpus, batch_size=12, rank=rank, ranks=ranks)[3] for rank in range(ranks)]
     counts = [int((part.targets != Special.PAD).sum()) for part in parts]

@@ -1,4 +1,4 @@
-"""Rows in the order of time: cuts, questions about what comes next, and models that read in order."""
+"""Rows in order of time: cuts, hidden next elements, and models that read in order."""
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ def test_batches_never_hold_what_is_asked_later(cut):
         assert set(cut.vocab.names(seen)) == {"a", "b", "c"}
 
 
-def test_every_element_is_told_from_those_before_it(counting):
+def test_every_element_is_predicted_from_those_before_it(counting):
     batch = Batches(counting, seq_len=8, batch_size=16, mask_share=0.3, seed=0, mask_as="next")[3]
     assert torch.equal(batch.ids, batch.targets)
     assert batch.places[5].tolist() == list(range(8))
@@ -86,7 +86,7 @@ def test_what_comes_later_changes_nothing(counting, options):
     # Asked by a mask, with padding after it, or with all that follows: the same question.
     asked = torch.tensor([[3, 9, 4, Special.MASK, Special.PAD, Special.PAD]])
     assert torch.allclose(model.encode_only(asked, torch.tensor([[3]]))[0], y[3], atol=1e-6)
-    # What is itself to be told is passed over.
+    # Elements that are themselves masked are skipped.
     twice = torch.tensor([[3, 9, 4, Special.MASK, Special.MASK]])
     found = model.encode_only(twice, torch.tensor([[3, 4]]))
     assert torch.allclose(found[0], y[3], atol=1e-6)

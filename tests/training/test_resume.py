@@ -45,14 +45,14 @@ def resumes(tmp_path: Path, workers: int, stop: int) -> tuple[bool, bool, bool]:
     fast = FAST | {"workers": workers, "batch_size": 31, "patience": 0}  # each end is validated, and might be the best
     straight = Superbloom(**SMALL).fit(corpus, steps=30, run=tmp_path / "straight", **fast)
     Superbloom(**SMALL).fit(corpus, steps=stop, run=tmp_path / "broken", **fast)
-    # As a kill leaves it: the run's log has gone on beyond its checkpoint, and its last line is cut.
+    # As a kill leaves it: the log is ahead of the checkpoint, and its last line is incomplete.
     with (tmp_path / "broken" / LOG_FILE).open("a") as file:
         file.write(f"{stop + 1},9.9,1,1,,9\n{stop + 2},9.")
     again = {"run": tmp_path / "broken", "resume": True, **fast}
     Superbloom(**SMALL).fit(corpus, steps=stop + 5, **again)
     resumed = Superbloom(**SMALL).fit(corpus, steps=30, **again)
     assert resumed.training["steps"] == 30
-    ends = {stop, stop + 5}  # a run that was to end here validates here, too
+    ends = {stop, stop + 5}  # a run that ends here also validates here
     kept = [line for line in figures(tmp_path / "broken") if int(line.split(",")[0].replace("step", "0")) not in ends]
     return (
         same(weights(straight), weights(resumed)),
@@ -76,7 +76,7 @@ def test_batches_that_begin_again_after_a_resume_are_noticed(tmp_path, monkeypat
 
 
 def test_the_best_weights_are_kept_with_a_checkpoint(ring_corpus, tmp_path):
-    """Killed after its best validation, a run that goes on ends in those weights."""
+    """A run that is killed after its best validation, and resumed, ends in those weights."""
     options = FAST | {"valid_every": 5, "learning_rate": 0.3, "warmup": 10, "save_every": 20, "run": tmp_path}
     straight = Superbloom(**SMALL).fit(ring_corpus, steps=30, **options)
     assert straight.training["taken"] < 20
@@ -225,7 +225,7 @@ def test_a_changed_model_or_corpus_is_refused_with_the_difference(ring_corpus, t
     assert checkpoints(tmp_path) == before
 
 
-def test_a_run_folder_in_use_is_not_begun_anew(ring_corpus, tmp_path):
+def test_a_run_folder_with_checkpoints_is_not_used_for_a_new_run(ring_corpus, tmp_path):
     Superbloom(**SMALL).fit(ring_corpus, steps=2, run=tmp_path, **FAST)
     with pytest.raises(InputError, match="holds a run of 2 steps; continue it with resume=True"):
         Superbloom(**SMALL).fit(ring_corpus, steps=4, run=tmp_path, **FAST)

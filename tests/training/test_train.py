@@ -49,7 +49,7 @@ def assert_equal_weights(one: Superbloom, other: Superbloom) -> None:
     ],
 )
 def test_every_kind_of_model_learns_the_rings(ring_corpus, options, training):
-    """Of 192 names in 24 rings of 8, the best ten mostly hold the hidden one."""
+    """192 names in 24 rings of 8: the hidden name is mostly among the ten best."""
     superbloom = Superbloom(**SMALL | options).fit(ring_corpus, **COLD | training)
     figures = superbloom.evaluate(ring_corpus)
     assert figures["recall"]["10"]["value"] > 0.6
@@ -74,7 +74,7 @@ def test_the_sampled_softmax_baseline_learns_too(ring_corpus, proposal):
 
 @pytest.mark.parametrize("options", [{}, {"tied": False}])
 def test_a_sampled_softmax_has_rows_and_no_average(ring_corpus, options):
-    """Averaged layers beside rows that are not would fit each other badly."""
+    """Averaged layers would not match rows that are not averaged."""
     options |= {"num_hashes": 1, "alpha": 1, "dim": 32, "heads": 2}
     one, other = (
         Superbloom(**options).fit(ring_corpus, steps=5, loss="sampled", samples=80, average=average, **FAST)
@@ -213,7 +213,7 @@ def test_a_list_is_not_a_corpus():
 
 
 def test_options_and_presets_that_do_not_exist_are_refused():
-    with pytest.raises(InputError, match=r"unknown options \['depth'\]; alpha, attend, coherent, dim"):
+    with pytest.raises(InputError, match=r"unknown options \['depth'\]; num_hashes, alpha, hash_seed"):
         Superbloom(depth=3)
     with pytest.raises(InputError, match="preset 'large' given; baseline, sampled-softmax"):
         Superbloom("large")
@@ -230,8 +230,8 @@ def test_alpha_shrinks_to_fit_a_small_catalogue_unless_it_was_asked_for():
 
 
 def test_a_diverging_run_stops_at_once_and_names_the_step(ring_corpus):
-    told = r"the loss became .*, its gradient (nan|inf), at step \d+; lower learning_rate=1e\+30"
-    with pytest.raises(InputError, match=told):
+    message = r"the loss became .*, its gradient (nan|inf), at step \d+; lower learning_rate=1e\+30"
+    with pytest.raises(InputError, match=message):
         Superbloom(**SMALL).fit(ring_corpus, steps=50, **FAST | {"learning_rate": 1e30, "warmup": 1})
 
 

@@ -21,13 +21,13 @@ from superbloom.errors import InputError, room_for
 from superbloom.model import Model
 from superbloom.storage import sha256
 
-NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.ckpt")
+CHECKPOINT_NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.ckpt")
 IDENTITY = "superbloom"  # key in a checkpoint: the model and the corpus it belongs to
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, newest first, whole or damaged."""
-    found = [file for file in run.glob("step-*.ckpt") if NAME.fullmatch(file.name)]
+    found = [file for file in run.glob("step-*.ckpt") if CHECKPOINT_NAME.fullmatch(file.name)]
     return sorted(found, key=step_of, reverse=True)
 
 
@@ -41,7 +41,7 @@ def checkpoint_name(step: int, checksum: str) -> str:
 
 
 def step_of(checkpoint: Path) -> int:
-    match = NAME.fullmatch(checkpoint.name)
+    match = CHECKPOINT_NAME.fullmatch(checkpoint.name)
     assert match
     return int(match[1])
 
