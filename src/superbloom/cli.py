@@ -56,7 +56,7 @@ def main() -> None:
         _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
     except (MemoryError, RuntimeError, ImportError) as error:
         if "gloo" in str(error) or "NCCL" in str(error):
-            _fail("another process of this training ended; see its message, and go on with --resume")
+            _fail("another process of this training ended; see its message, and continue with --resume")
         if not out_of_memory(error):
             raise
         limited = "" if limit() is None else "raise ulimit -v, "

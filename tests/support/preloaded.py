@@ -6,7 +6,7 @@ from importlib import import_module
 
 COMMANDS = (
     "cli",
-    "commands.run",
+    "commands.train",
     "training.fit",
     "predict",
     "predict.recommend",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from superbloom.commands import run
+from superbloom.commands.train import train_folder
 from superbloom.errors import InputError
 from superbloom.training import fit as train
 from superbloom.training.checkpoint_io import AtomicCheckpoints
@@ -102,7 +102,7 @@ def test_ctrl_c_saves_the_model_so_far_and_resume_goes_on(ring_corpus, tmp_path)
     finish(tmp_path, start(tmp_path, "train", "corpus", "--out", "model", "--resume", "--steps", steps, "--json"))
     assert result_of(tmp_path)["steps"] == steps
     with pytest.raises(InputError, match="the run began with dim=32 where now dim=64; leave these options out"):
-        run.train(tmp_path / "corpus", tmp_path / "model", None, True, False, {"dim": 64})
+        train_folder(tmp_path / "corpus", tmp_path / "model", None, True, False, {"dim": 64})
 
 
 @pytest.mark.parametrize("processes", [1, 2])

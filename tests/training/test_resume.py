@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from superbloom import Corpus, Superbloom
-from superbloom.commands import run
+from superbloom.commands.train import train_folder
 from superbloom.errors import InputError
 from superbloom.training.batches import BatchStream
 from superbloom.training.checkpoints import checkpoints, newest_whole, step_of
@@ -263,19 +263,19 @@ def test_two_trainings_do_not_share_a_run(ring_corpus, tmp_path):
 def test_what_is_refused_changes_nothing(ring_corpus, tmp_path):
     ring_corpus.save(tmp_path / "corpus")
     small = {"dim": 32, "heads": 2, "batch_size": 32, "steps": 3}
-    run.train(tmp_path / "corpus", tmp_path / "model", None, False, False, small)
+    train_folder(tmp_path / "corpus", tmp_path / "model", None, False, False, small)
     folder = tmp_path / "model.run"
     before = {file: file.read_bytes() for file in folder.glob("*") if file.is_file()}
     with pytest.raises(InputError, match="batch_size=32 does not divide among 3 processes"):
-        run.train(tmp_path / "corpus", tmp_path / "model", None, True, False, {"devices": 3, "steps": 8})
+        train_folder(tmp_path / "corpus", tmp_path / "model", None, True, False, {"devices": 3, "steps": 8})
     with pytest.raises(InputError, match="batch_size=32 does not divide among 3 processes"):
-        run.train(tmp_path / "corpus", tmp_path / "model", None, False, True, small | {"devices": 3})
+        train_folder(tmp_path / "corpus", tmp_path / "model", None, False, True, small | {"devices": 3})
     with pytest.raises(InputError, match="give one of them"):
-        run.train(tmp_path / "corpus", tmp_path / "model", None, True, True, small)
+        train_folder(tmp_path / "corpus", tmp_path / "model", None, True, True, small)
     assert {file: file.read_bytes() for file in folder.glob("*") if file.is_file()} == before
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="also holds 'notes.txt', no part of a run"):
-        run.train(tmp_path / "corpus", tmp_path / "model", None, False, True, small)
+        train_folder(tmp_path / "corpus", tmp_path / "model", None, False, True, small)
 
 
 def test_divergence_keeps_the_last_good_checkpoint(ring_corpus, tmp_path):

@@ -32,7 +32,7 @@ def prepare_wikipedia(
     try:
         _prepare(prepare_wikipedia, dumps, out, make(WikipediaOptions, given(WikipediaOptions, options)), json_)
     except KeyboardInterrupt:
-        notice(f"stopped; the same command goes on where it was (or remove {q(out)}.parts)")
+        notice(f"stopped; the same command resumes (or remove {q(out)}.parts)")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

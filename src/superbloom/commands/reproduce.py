@@ -31,7 +31,9 @@ def reproduce(
     if json_:
         print_json(found)
     elif found["done"] < found["cells"]:
-        typer.echo(f"{found['done']} of {found['cells']} models; the report so far is {found['report']}. Go on with:")
+        typer.echo(
+            f"{found['done']} of {found['cells']} models; the report so far is {found['report']}. Continue with:"
+        )
         parts = "".join(f" --only {q(part)}" for part in only or ()) + (f" --seeds {seeds}" if seeds > 1 else "")
         typer.echo(f"  {command()} reproduce {q(corpus)} --out {q(out)}{parts}")
     else:

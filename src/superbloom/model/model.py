@@ -2,8 +2,8 @@
 
     ids (batch, n), special ids allowed, and places (batch, p)  →  y (batch, p, m, d), or log-probabilities
 
-`encode` prepares what the network reads: which elements a segment has, where they stand, and which element answers for
-each place. This depends on `mask_as`: "question", "element" or "next".
+masks.py decides what the network reads: which elements a segment has, where they stand, and which element answers for
+each place.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
-from superbloom.model.network import NO_PLACE, Network
+from superbloom.model.network import Network
 from superbloom.model.prior import Prior
 from superbloom.special import Special
 
@@ -64,18 +63,7 @@ class Model:
     def encode(self, ids: Tensor, places: Tensor) -> Tensor:
         """y (batch, p, m, d) for ids (batch, n), special ids allowed, at places (batch, p)."""
         device = self.network.embedding.weight.device  # the hash tables stay where they were loaded
-        if self.config.mask_as == "question":
-            elements, where = _with_one_mask(ids)
-            asked, padding = torch.zeros_like(places), elements == Special.PAD
-        elif self.config.mask_as == "next":
-            # [CLS] comes first. Only masks are padding: attention looks back, so [PAD] at the end is never attended to.
-            elements, where = F.pad(ids, (1, 0), value=Special.CLS), torch.arange(NO_PLACE, ids.shape[1])[None]
-            padding = elements == Special.MASK
-            known = torch.arange(elements.shape[1], device=ids.device).masked_fill(padding, 0).cummax(1).values
-            asked = known.gather(1, places)  # the last element before each place that is not a mask
-        else:
-            elements, asked, where = ids, places, torch.arange(ids.shape[1], device=ids.device)[None]
-            padding = elements == Special.PAD
+        elements, where, padding, asked = self.network.scheme.read(ids, places)
         tokens = self.bloom.digest(elements.to(self.bloom.table.device))
         ends = ids == Special.SEP
         sides = (ends.cumsum(1) - ends.long()).clamp(max=1)  # 1 after the first [SEP]
@@ -110,17 +98,3 @@ def check_vocabulary(model: Model, corpus: Corpus) -> None:
                 f"the model knows {len(ours):,} names, the corpus {len(theirs):,}, and they differ; "
                 "evaluate on the corpus the model was trained on, or one prepared with the same names"
             )
-
-
-def _with_one_mask(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Elements and their places: one [MASK] without a place, then the known ids. Other masks and most padding are cut.
-
-    >>> _with_one_mask(torch.tensor([[Special.MASK, 7, Special.MASK, 5], [4, Special.PAD, Special.PAD, Special.PAD]]))
-    (tensor([[-2,  7,  5],
-            [-2,  4, -1]]), tensor([[-1,  1,  3],
-            [-1,  0,  1]]))
-    """
-    seen = (ids != Special.PAD) & (ids != Special.MASK)
-    places = (~seen).byte().argsort(dim=1, stable=True)[:, : int(seen.sum(1).max())]
-    elements = ids.gather(1, places).masked_fill(~seen.gather(1, places), Special.PAD)
-    return F.pad(elements, (1, 0), value=Special.MASK), F.pad(places, (1, 0), value=NO_PLACE)

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superbloom.config import ModelConfig
+from superbloom.model.masks import NO_PLACE, SCHEMES
 
-NO_PLACE = -1  # the place of an element without one
 # Up to this number of queries, a CPU multiplies twice as fast with the weights on the left (docs/search.md).
 MAX_QUERIES_ON_THE_RIGHT = 4
 OUTPUT_ROWS_AT_ONCE = 1024  # rows of the output weights in one product
@@ -117,7 +117,7 @@ class Network(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.scheme = config, SCHEMES[config.mask_as]
         self.embedding = _embedding(config.num_tokens, config.dim)
         self.position = _embedding(config.seq_len, config.dim) if config.positions else None
         # BERT's second task: a vector for each part of a segment, and a head that predicts whether B follows A.
@@ -181,7 +181,7 @@ class Network(nn.Module):
         mask = ~padding[:, None, None] if bool(padding.any()) else None
         *lower, last = self.layers
         apart = self._apart(where, where)
-        if self.config.mask_as == "next":
+        if self.scheme.is_ordered:
             earlier = _earlier(x.shape[1] // each, each, x.device)
             mask = earlier if mask is None else mask & earlier
             lower = list(self.layers)
@@ -189,9 +189,9 @@ class Network(nn.Module):
             x = layer(x, x, mask, apart)
         wanted = (asked[..., None] * each + torch.arange(each, device=asked.device)).flatten(1)  # (batch, p·each)
         y = x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
-        if self.is_placed and self.config.mask_as == "question":  # in other modes, elements have it already
+        if self.is_placed and self.scheme.adds_place:  # in other schemes, elements have it already
             y = y + self._position(places, sides)
-        if self.config.mask_as != "next":
+        if not self.scheme.is_ordered:
             y = last(y, x, mask, self._apart(places, where))
         if self.final_norm is not None:
             y = self.final_norm(y)

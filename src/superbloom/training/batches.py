@@ -20,10 +20,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from superbloom.config import ModelConfig, TrainConfig
 from superbloom.corpus import Corpus, Segments, cut, draws_for, lengths, room
 from superbloom.errors import InputError
+from superbloom.model.masks import SCHEMES
 from superbloom.special import Special
 
-# Shares of the chosen elements, as in BERT. The rest of the chosen elements stays as it is.
-MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1
+REPLACED_SHARE = 0.1  # of the chosen elements, as in BERT; those neither masked nor replaced stay as they are
 
 
 class Batch(NamedTuple):
@@ -73,8 +73,8 @@ class Batches:
         if batch_size % ranks:
             raise InputError(f"batch_size={batch_size} does not divide among {ranks} processes; choose a multiple")
         self.corpus, self.seq_len, self.mask_share, self.seed = corpus, seq_len, mask_share, seed
-        self.predicts_all = mask_as == "next"
-        self.masked_share = MASKED_SHARE if mask_as == "element" else 1.0
+        scheme = SCHEMES[mask_as]
+        self.predicts_all, self.masked_share = scheme.is_ordered, scheme.masked_share
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
         self.strangers: np.ndarray | None = None
@@ -138,7 +138,7 @@ class Batches:
         how, what = (np.take_along_axis(draw, places, 1) for draw in (how, what))
         replacement = (what * self.corpus.num_ids).astype(np.int32)
         current = np.take_along_axis(ids, places, 1)
-        kept_or_replaced = np.where(how < MASKED_SHARE + REPLACED_SHARE, replacement, current)
+        kept_or_replaced = np.where(how < self.masked_share + REPLACED_SHARE, replacement, current)
         perturbed = np.where(how < self.masked_share, np.int32(Special.MASK), kept_or_replaced)
         example, column = np.nonzero(chosen)
         ids[example, places[example, column]] = perturbed[example, column]

@@ -21,6 +21,7 @@ from superbloom.config import ModelConfig, Settings, TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing import check_sizes, max_alpha
 from superbloom.model import piece_shape
+from superbloom.model.masks import SCHEMES
 from superbloom.training.limits import BYTES_PER_COPY, machine_memory, num_parameters
 
 UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
@@ -211,7 +212,7 @@ def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
     whole = 2 * elements * (4 * d * d + 2 * d * f) + 4 * elements**2 * d
     queries = asked * each
     last = 2 * queries * (2 * d * d + 2 * d * f) + 4 * elements * d * d + 4 * queries * elements * d
-    if config.mask_as == "next":
+    if SCHEMES[config.mask_as].is_ordered:
         last = whole
     tokens = config.output_buckets * _joined(config)
     if training.loss == "sampled":
@@ -300,10 +301,8 @@ def _elements(config: ModelConfig, training: TrainConfig) -> tuple[int, int]:
     """The number of elements of a segment that the layers read, and the number of places that are predicted."""
     n = config.seq_len
     each = config.num_hashes if config.inputs == "tokens" else 1
-    masked = max(1, round(training.mask_share * n))
-    if config.mask_as == "next":
-        return each * (n + 1), n
-    return each * (n if config.mask_as == "element" else n - masked + 1), masked
+    elements, predicted = SCHEMES[config.mask_as].sizes(n, max(1, round(training.mask_share * n)))
+    return each * elements, predicted
 
 
 def _joined(config: ModelConfig) -> int:
