@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.peers.measuring import highest
 from superbloom import BloomHash
-from superbloom.corpus.corpus import SPLITS
+from superbloom.corpus import SPLITS
 from superbloom.hashing import coherent
 from tools.record import report
 

@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 
 from superbloom import Corpus, Superbloom
 from superbloom.config.model import ModelConfig
-from superbloom.corpus.corpus import SPLITS
+from superbloom.corpus import SPLITS
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.recall import ranks
 from superbloom.prepare.files import open_bytes, open_lines

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from superbloom.corpus.corpus import Corpus, split_of
+from superbloom.corpus import Corpus, split_of
 from superbloom.errors import InputError
 
 NAMES = st.one_of(st.sampled_from("abcdef"), st.text(st.characters(exclude_categories=["Cs"]), max_size=6))
@@ -168,7 +168,7 @@ AB = ["a", "b"]
         ([AB, ["a", b"b"]], {}, "row 1 holds b'b' of type bytes"),
         ([AB, ["a", AB]], {}, r"row 1 holds \['a', 'b'\] of type list"),
         ([AB, ["a", "\ud800"]], {}, "lone surrogate; names must be Unicode text"),
-        ([AB, AB], {"keys": ["x"]}, "1 keys but more rows given; give equally many"),
+        ([AB, AB], {"keys": ["x"]}, "1 keys but more rows given; give the same number of both"),
         ([AB], {"keys": ["x", "y"]}, "1 rows but more keys given"),
         ([AB], {"keys": [None]}, "row 0 holds None of type NoneType"),
         ([AB], {"keys": ["\ud800"]}, "lone surrogate; keys must be Unicode text"),

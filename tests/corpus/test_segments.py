@@ -11,7 +11,7 @@ from superbloom import Superbloom
 from superbloom.config import TrainConfig
 from superbloom.config.model import ModelConfig
 from superbloom.corpus.corpus import Corpus
-from superbloom.corpus.segments import _sentence, cut, draws_for
+from superbloom.corpus.segments import _sentence, cut_segments, draws_per_segment
 from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.special import Special
@@ -50,7 +50,9 @@ LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=8), min_size
 def test_a_segment_is_two_runs_of_sentences_that_follow_each_other(lengths, seq_len, seed):
     corpus = documents(lengths)
     rows = np.arange(len(lengths))
-    found = cut(corpus, rows, np.random.default_rng(seed).random((len(rows), draws_for(corpus))), seq_len)
+    found = cut_segments(
+        corpus, rows, np.random.default_rng(seed).random((len(rows), draws_per_segment(corpus))), seq_len
+    )
     assert found.ids.shape[1] <= seq_len
     for row, (ids, at, follows) in enumerate(zip(found.ids.tolist(), found.at, found.follows, strict=True)):
         runs = parts(corpus, ids)
@@ -72,8 +74,8 @@ def test_a_segment_is_two_runs_of_sentences_that_follow_each_other(lengths, seq_
 def test_strangers_are_of_any_document_and_told_apart(lengths, seed):
     corpus = documents(lengths)
     rows = np.arange(len(lengths)).repeat(20)
-    uniform = np.random.default_rng(seed).random((len(rows), draws_for(corpus, strangers=True)))
-    found = cut(corpus, rows, uniform, 12, strangers=np.arange(len(lengths)))
+    uniform = np.random.default_rng(seed).random((len(rows), draws_per_segment(corpus, next_sentence=True)))
+    found = cut_segments(corpus, rows, uniform, 12, other_rows=np.arange(len(lengths)))
     strangers = (uniform[:, 3] * len(lengths)).astype(int).tolist()
     for row, ids, follows, stranger in zip(rows, found.ids.tolist(), found.follows, strangers, strict=True):
         runs = parts(corpus, ids)

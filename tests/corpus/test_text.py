@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superbloom.corpus import text as module
-from superbloom.corpus.corpus import Corpus
-from superbloom.corpus.text import Kind, Reader, Table
-from superbloom.corpus.vocab import Vocab
+from superbloom.corpus import Corpus, Kind, Reader, Vocab, segmenter
+from superbloom.corpus import words as words_module
+from superbloom.corpus.hash_table import HashTable
 from superbloom.errors import InputError
 from superbloom.storage.arrow import write_arrow
 from tests.support.cases import CASES
@@ -144,11 +143,11 @@ def test_what_was_read_before_changes_nothing(texts):
 
 
 def test_memory_of_what_was_read_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MAX_KNOWN", 100)
+    monkeypatch.setattr(words_module, "MAX_REMEMBERED", 100)
     reader = Reader()
     for begin in range(0, 1000, 50):
-        words = reader.read(" ".join(f"w{number}" for number in range(begin, begin + 50)).encode())
-        assert words.names == [f"w{number}" for number in range(begin, begin + 50)]
+        found = reader.read(" ".join(f"w{number}" for number in range(begin, begin + 50)).encode())
+        assert found.names == [f"w{number}" for number in range(begin, begin + 50)]
         assert len(reader.known) < 200
 
 
@@ -156,7 +155,9 @@ def test_library_batches_do_not_show(monkeypatch):
     text = "Ünïcode 中国人 plain words élan " * 20 + " ".join(f"w{number} é{number}" for number in range(300))
     names = {f"w{number}": Kind.UNIGRAM for number in range(300)} | {"中 国": Kind.BIGRAM, "plain": Kind.WORD_PIECE}
     whole = vocabulary(names).segmenter.segment(text)
-    monkeypatch.setattr(module, "BATCH", 64)
+    monkeypatch.setattr(words_module, "BATCH_CHARS", 64)
+    for module in (words_module, segmenter):
+        monkeypatch.setattr(module, "BATCH_WORDS", 8)
     cut = vocabulary(names).segmenter.segment(text)
     assert cut.ids.tolist() == whole.ids.tolist()
     assert cut.unknown == whole.unknown
@@ -164,15 +165,15 @@ def test_library_batches_do_not_show(monkeypatch):
 
 @given(st.lists(st.integers(0, 2**62), unique=True, max_size=60), st.lists(st.integers(0, 2**62), max_size=20))
 def test_the_table_finds_what_is_in_it(keys, others):
-    table = Table(np.array(keys, dtype=np.int64), np.arange(len(keys)))
+    table = HashTable(np.array(keys, dtype=np.int64), np.arange(len(keys)))
     expected = {key: number for number, key in enumerate(keys)}
     found = table.find(np.array(keys + others, dtype=np.int64))
     assert found.tolist() == [expected.get(key, -1) for key in keys + others]
 
 
 def test_a_table_whose_keys_all_meet():
-    clash = Table(np.arange(0), np.arange(0))
-    clash._places = lambda keys: np.zeros(len(keys), dtype=np.int64)  # type: ignore[method-assign]
+    clash = HashTable(np.arange(0), np.arange(0))
+    clash._slots = lambda keys: np.zeros(len(keys), dtype=np.int64)  # type: ignore[method-assign]
     clash.__init__(np.arange(5) * 3, np.arange(5))  # type: ignore[misc]
     assert clash.find(np.array([12, 3, 4, 0])).tolist() == [4, 1, -1, 0]
 
@@ -202,7 +203,7 @@ def test_cased_text_keeps_case_and_accents():
 
 
 def test_a_catalogue_of_other_names_has_no_segmenter():
-    with pytest.raises(InputError, match="this catalogue is not made of text; one made by `prepare text`"):
+    with pytest.raises(InputError, match="this catalogue cannot read text; only one made by `prepare text` can"):
         _ = Vocab.from_counts({"Oslo": 1}).segmenter
     with pytest.raises(InputError, match="lone surrogate at 1"):
         vocabulary({"a": Kind.UNIGRAM}).segmenter.segment("a\ud800")
@@ -238,9 +239,9 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
         "miles davis",
     ]
     for name in ("new york city", " york", "york ", " ", "", "don't"):
-        with pytest.raises(InputError, match=f"{name!r} given; in text a name is a word or two, and this one is read"):
+        with pytest.raises(InputError, match=f"{name!r} given; a name in text is one or two words, and this one reads"):
             vocab.extended([name])
-    with pytest.raises(InputError, match="'Ella' given; .* and this one is read as 'ella'"):
+    with pytest.raises(InputError, match="'Ella' given; .* and this one reads as 'ella'"):
         vocabulary(names).extended(["Ella"])
 
 
@@ -253,7 +254,7 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
         ([0, 1, 2], b"\xff\xfe", "superbloom.text is "),
         ([0, 1, 2], None, "superbloom.text is None"),
         (None, b"cased", "no column 'kind'; text needs kinds"),
-        ([0, 2, 2], b"cased", "'b' is no BIGRAM; a BIGRAM is two words with one space, others have none"),
+        ([0, 2, 2], b"cased", "'b' is no BIGRAM; a BIGRAM is two words with one space, other kinds have no space"),
         ([0, 1, 1], b"cased", "'a b' is no UNIGRAM"),
     ],
 )
@@ -307,11 +308,11 @@ def test_sentences_of_a_corpus_survive_its_folder(tmp_path):
 )
 def test_sentences_that_do_not_fit_their_rows_are_refused(tmp_path, sentences):
     text_corpus(sentences).save(tmp_path / "corpus")
-    with pytest.raises(InputError, match="sequences.arrow: sentences of a row begin at 0, at rising places within it"):
+    with pytest.raises(InputError, match="sequences.arrow: the sentences of a row must begin at 0, at rising places"):
         Corpus.open(tmp_path / "corpus")
 
 
-def longest_run(table: Table) -> int:
+def longest_run(table: HashTable) -> int:
     """How many places in a row are taken, at most; the first place follows the last."""
     free = np.flatnonzero(table.keys < 0)
     return int(np.diff(free, append=free[0] + len(table.keys)).max()) - 1
@@ -322,14 +323,14 @@ def test_bigrams_chosen_to_collide_are_found_as_fast_as_others():
     keys = np.arange(2000**2)
     keys = keys[(keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(57) == 0]
     for number in range(20):
-        table = Table(keys, np.arange(len(keys)))
+        table = HashTable(keys, np.arange(len(keys)))
         assert longest_run(table) < 1000
         if not number:
             assert (table.find(keys) == np.arange(len(keys))).all()
 
 
-class MultipliedOnce(Table):
-    def _places(self, keys):
+class MultipliedOnce(HashTable):
+    def _slots(self, keys):
         return ((keys.astype(np.uint64) * self.factor) >> self.shift).astype(np.int64)
 
 
@@ -339,6 +340,6 @@ def test_bigrams_are_found_fast_by_a_factor_near_a_fraction(monkeypatch, above, 
     monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits * above // below + 2**44)
     keys = np.arange(4000)
     assert longest_run(MultipliedOnce(keys, keys)) >= 4000 // below
-    table = Table(keys, keys)
+    table = HashTable(keys, keys)
     assert longest_run(table) < 100
     assert (table.find(keys) == keys).all()

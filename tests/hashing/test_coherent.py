@@ -136,7 +136,7 @@ def test_ids_that_met_no_other_share_buckets_with_each_other():
 
 def test_held_out_rows_have_no_say(ring_corpus):
     """Changing ids in rows outside of training does not change the functions."""
-    from superbloom.corpus.corpus import SPLITS
+    from superbloom.corpus import SPLITS
 
     other = Corpus.from_sequences([["a"], ["b"]])
     other.__dict__.update(ring_corpus.__dict__)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from superbloom import Corpus, Superbloom
 from superbloom.config.model import ModelConfig
-from superbloom.corpus.corpus import split_of
+from superbloom.corpus import split_of
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import max_alpha

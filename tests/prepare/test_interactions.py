@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from superbloom.corpus.corpus import Corpus, split_of
+from superbloom.corpus import Corpus, split_of
 from superbloom.errors import InputError
 from superbloom.prepare.interactions import from_interactions
 from tests.support.cases import CASES

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom.cli import main
+from superbloom.corpus import Kind
 from superbloom.corpus.corpus import Corpus
-from superbloom.corpus.text import Kind
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.text import documents, prepare_text

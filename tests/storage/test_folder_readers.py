@@ -54,7 +54,12 @@ def test_a_reader_beside_a_writer_sees_the_old_or_the_new(pairs, saved, tmp_path
 @pytest.mark.parametrize("exchange", [True, False])
 @pytest.mark.parametrize(
     ("module", "function"),
-    [(folder_module, "_check_file"), (folder_module, "_digest"), (corpus_module, "read_arrow"), (Corpus, "_check")],
+    [
+        (folder_module, "_check_file"),
+        (folder_module, "_digest"),
+        (corpus_module, "read_arrow"),
+        (corpus_module, "check_sequences"),
+    ],
 )
 def test_a_folder_replaced_while_it_is_opened_is_read_again(saved, monkeypatch, module, function, exchange):
     original = getattr(module, function)

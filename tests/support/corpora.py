@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from superbloom.corpus.corpus import Corpus, split_of
+from superbloom.corpus import Corpus, split_of
 from superbloom.corpus.vocab import Vocab
 from superbloom.training.batches import Batch
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from superbloom.corpus.corpus import Corpus, split_of
+from superbloom.corpus import Corpus, split_of
 
 LOOSE = {"min_item_count": 1, "min_user_count": 1}
 

@@ -7,7 +7,7 @@ from tokenizers import PreTokenizedString
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from superbloom.corpus.text import MAX_WORD
+from superbloom.corpus.words import MAX_WORD_CHARS
 
 CLOSING = "\"')]}’”»›」』）】》〉"
 
@@ -19,7 +19,7 @@ def words_of(text: str, lowercase: bool) -> list[tuple[str, int, int]]:
     BertPreTokenizer().pre_tokenize(whole)
     found = []
     for word, (start, end), _ in whole.get_splits("original", "char"):
-        found += [(word[at : at + MAX_WORD], start, end) for at in range(0, len(word), MAX_WORD)]
+        found += [(word[at : at + MAX_WORD_CHARS], start, end) for at in range(0, len(word), MAX_WORD_CHARS)]
     return found
 
 

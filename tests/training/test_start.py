@@ -6,8 +6,8 @@ import torch
 
 from superbloom import Corpus, Superbloom
 from superbloom.config.model import ModelConfig
+from superbloom.corpus import SPLITS
 from superbloom.corpus.cooccurrence import factors, similarity
-from superbloom.corpus.corpus import SPLITS
 from superbloom.hashing.bloom import BloomHash
 from superbloom.model.model import Model
 from superbloom.training.initialise import initialise_from_cooccurrence, initialise_from_frequencies, spread_over_tokens
@@ -43,7 +43,7 @@ def test_factors_are_the_leading_ones():
     from scipy import sparse
 
     matrix = sparse.random(80, 50, density=0.2, random_state=rng, dtype=np.float32).tocsr()
-    inputs, outputs = factors(matrix, 10, one_for_both=False)
+    inputs, outputs = factors(matrix, 10, is_symmetric=False)
     values = np.linalg.svd(matrix.toarray(), compute_uv=False)
     left = np.linalg.norm(matrix.toarray() - inputs @ outputs.T)
     assert left == pytest.approx(np.sqrt((values[10:] ** 2).sum()), rel=0.01)
@@ -54,7 +54,7 @@ def test_factors_of_both_sides_leave_out_negative_values():
     from scipy import sparse
 
     pairs = np.kron(np.array([[0, 1], [1, 0]]), np.kron(np.diag([1.0, 2.0, 3.0]), np.ones((2, 2))))
-    inputs, outputs = factors(sparse.csr_matrix(pairs), 12, one_for_both=True)
+    inputs, outputs = factors(sparse.csr_matrix(pairs), 12, is_symmetric=True)
     assert inputs is outputs
     values, vectors = np.linalg.eigh(pairs)
     positive = (vectors * np.maximum(values, 0)) @ vectors.T
@@ -116,7 +116,7 @@ def test_tokens_without_a_counted_id_keep_their_noise():
     """Names of one test row occur nowhere else: buckets of their own stay as they were drawn."""
     rows = [[f"name {(row + i) % 12}" for i in range(4)] for row in range(60)]
     keys = [str(row) for row in range(60)]
-    from superbloom.corpus.corpus import split_of
+    from superbloom.corpus import split_of
 
     held_out = next(f"page {i}" for i in range(100) if split_of([f"page {i}"])[0] == SPLITS["test"])
     corpus = Corpus.from_sequences([*rows, ["new 1", "new 2"]], [*keys, held_out])
@@ -140,11 +140,11 @@ def test_a_second_vocabulary_starts_from_what_it_goes_with(ring_corpus):
 
 def test_only_some_names_and_links_are_counted_where_there_are_many(ring_corpus):
     whole = similarity(ring_corpus)
-    assert similarity(ring_corpus, names=10).shape == (10, 10)
-    fewer = similarity(ring_corpus, links=100)
+    assert similarity(ring_corpus, max_names=10).shape == (10, 10)
+    fewer = similarity(ring_corpus, max_links=100)
     assert fewer.shape == whole.shape
     assert 0 < fewer.nnz < whole.nnz
-    assert (similarity(ring_corpus, links=10**9) != whole).nnz == 0
+    assert (similarity(ring_corpus, max_links=10**9) != whole).nnz == 0
 
 
 def test_biases_start_at_token_frequencies(ring_corpus):

@@ -1,15 +1,18 @@
-"""Rows of ids, their vocabulary, text and segments."""
+"""Rows of ids and what they are made of: vocabulary, splits, text as ids, and the segments that a model reads."""
 
-from superbloom.corpus.corpus import SPLITS, Corpus, check_cuts, check_enough, split_of
-from superbloom.corpus.segments import Segments, cut, draws_for, lengths, room
-from superbloom.corpus.text import MISSING, READING, UNKNOWN, Kind, Reader, Segmenter, Words
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.numbering import check_enough_names, check_name_limits
+from superbloom.corpus.segmenter import UNKNOWN_TOKEN, Kind, Segmenter
+from superbloom.corpus.segments import Segments, cut_segments, draws_per_segment, ids_per_segment, segment_lengths
+from superbloom.corpus.splits import SPLITS, split_of
 from superbloom.corpus.vocab import Vocab
+from superbloom.corpus.words import READ_LOCK, TEXT_EXTRA_MISSING, Reader, Words
 
 __all__ = [
-    "MISSING",
-    "READING",
+    "READ_LOCK",
     "SPLITS",
-    "UNKNOWN",
+    "TEXT_EXTRA_MISSING",
+    "UNKNOWN_TOKEN",
     "Corpus",
     "Kind",
     "Reader",
@@ -17,11 +20,11 @@ __all__ = [
     "Segments",
     "Vocab",
     "Words",
-    "check_cuts",
-    "check_enough",
-    "cut",
-    "draws_for",
-    "lengths",
-    "room",
+    "check_enough_names",
+    "check_name_limits",
+    "cut_segments",
+    "draws_per_segment",
+    "ids_per_segment",
+    "segment_lengths",
     "split_of",
 ]

@@ -1,8 +1,10 @@
-"""What a model reads of a row at a time: some ids in a row (Sec. 3.1), or of a text what BERT reads (Sec. 4).
+"""The part of a row that a model reads at a time, at most seq_len = n ids.
 
-Of a row with more than n ids, any n that follow one another. Of a document, from where a sentence begins:
-[CLS] A [SEP] B [SEP], n in all, where B begins with a sentence, too, and follows A; or, to learn what follows what, is
-of another document half of the time. A document that has but one sentence there is [CLS] A [SEP].
+A plain row gives any n consecutive ids (Sec. 3.1). A document gives what BERT reads (Sec. 4): [CLS] A [SEP] B [SEP],
+where A and B begin with a sentence if possible. B continues A or, for next-sentence training, comes from another
+document half of the time. If no second sentence begins within the segment, it is [CLS] A [SEP].
+
+`cut_segments` takes rows (r,) and uniform random numbers (r, draws_per_segment) and returns ids (r, n).
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.special import Special
 
-FRAME = 3  # [CLS], [SEP] and [SEP]
-DRAWS = {"plain": 1, "text": 2, "strangers": 5}  # random numbers a segment
+FRAME_IDS = 3  # [CLS], [SEP] and [SEP]
+PLAIN_DRAWS, TEXT_DRAWS, NEXT_SENTENCE_DRAWS = 1, 2, 5  # random numbers per segment
 
 
 @dataclass(frozen=True)
 class Segments:
-    """ids (rows, n), which end in PAD; at (rows, n), where in the corpus each stands, −1 of special ids.
+    """ids (rows, n), padded with PAD at the end; at (rows, n), each id's position in the corpus, −1 for special ids.
 
-    follows (rows,): 1 if B follows A, 0 if it is of another document, −1 if there is none.
+    follows (rows,): 1 if B continues A, 0 if B comes from another document, −1 if there is no B.
     """
 
     ids: np.ndarray
@@ -34,36 +36,41 @@ class Segments:
         return Segments(self.ids[some], self.at[some], self.follows[some])
 
 
-def draws_for(corpus: Corpus, strangers: bool = False) -> int:
-    """How many random numbers `cut` takes for a row."""
-    return DRAWS["plain" if corpus.sentences is None else "strangers" if strangers else "text"]
+def draws_per_segment(corpus: Corpus, next_sentence: bool = False) -> int:
+    """Return the number of random numbers that `cut_segments` needs per row."""
+    return PLAIN_DRAWS if corpus.sentences is None else NEXT_SENTENCE_DRAWS if next_sentence else TEXT_DRAWS
 
 
-def room(corpus: Corpus, seq_len: int) -> int:
-    """How many ids of a corpus go into a segment."""
+def ids_per_segment(corpus: Corpus, seq_len: int) -> int:
+    """Return the largest number of a row's ids in a segment: seq_len, less the special ids of text."""
     if corpus.sentences is None:
         return seq_len
-    if seq_len <= FRAME:
-        raise InputError(f"seq_len={seq_len} leaves no room between [CLS] and [SEP]; {FRAME + 1} or more is allowed")
-    return seq_len - FRAME
+    if seq_len <= FRAME_IDS:
+        raise InputError(
+            f"seq_len={seq_len} leaves no room between [CLS] and [SEP]; {FRAME_IDS + 1} or more is allowed"
+        )
+    return seq_len - FRAME_IDS
 
 
-def lengths(corpus: Corpus, rows: np.ndarray, seq_len: int) -> np.ndarray:
-    """How many ids of each row do; a stranger at the end may bring fewer."""
-    return np.minimum(corpus.ends[rows] - corpus.offsets[rows], room(corpus, seq_len))
+def segment_lengths(corpus: Corpus, rows: np.ndarray, seq_len: int) -> np.ndarray:
+    """Return the number of ids in a segment of each row; a B from another document may make it shorter."""
+    return np.minimum(corpus.ends[rows] - corpus.offsets[rows], ids_per_segment(corpus, seq_len))
 
 
-def cut(
-    corpus: Corpus, rows: np.ndarray, uniform: np.ndarray, seq_len: int, strangers: np.ndarray | None = None
+def cut_segments(
+    corpus: Corpus, rows: np.ndarray, uniform: np.ndarray, seq_len: int, other_rows: np.ndarray | None = None
 ) -> Segments:
-    """A random segment of each row; strangers are the rows that a B which does not follow is taken from.
+    """Cut a random segment from each row.
+
+    uniform: random numbers in [0, 1), (rows, draws_per_segment). other_rows: for next-sentence training, the rows that
+    a B which does not continue A comes from.
 
     >>> corpus = Corpus.from_sequences([["a", "b", "c", "d"], ["e", "f"]])
-    >>> found = cut(corpus, np.array([0, 1]), np.array([[0.99], [0.99]]), seq_len=3)
+    >>> found = cut_segments(corpus, np.array([0, 1]), np.array([[0.99], [0.99]]), seq_len=3)
     >>> found.ids.tolist(), found.at.tolist()
     ([[1, 2, 3], [4, 5, -1]], [[1, 2, 3], [4, 5, -1]])
     """
-    length = lengths(corpus, rows, seq_len)
+    length = segment_lengths(corpus, rows, seq_len)
     start = _start(corpus, rows, uniform[:, 0], length)
     if corpus.sentences is None:
         column = np.arange(length.max())
@@ -76,24 +83,24 @@ def cut(
     a = np.where(others > 0, starts[second] - start, length)
     b, begin_b = length - a, start + a
     follows = np.where(b > 0, 1, -1)
-    if strangers is not None:
+    if other_rows is not None:
         change = (follows == 1) & (uniform[:, 2] < 0.5)
-        stranger = strangers[(uniform[:, 3] * len(strangers)).astype(np.int64)]
-        theirs = np.minimum(corpus.ends[stranger] - corpus.offsets[stranger], b)
-        begin = _sentence(corpus, _start(corpus, stranger, uniform[:, 4], theirs), theirs)
+        other = other_rows[(uniform[:, 3] * len(other_rows)).astype(np.int64)]
+        theirs = np.minimum(corpus.ends[other] - corpus.offsets[other], b)
+        begin = _sentence(corpus, _start(corpus, other, uniform[:, 4], theirs), theirs)
         b, begin_b = np.where(change, theirs, b), np.where(change, begin, begin_b)
         follows = np.where(change, 0, follows)
     return _framed(corpus, start, a, begin_b, b, follows)
 
 
 def _start(corpus: Corpus, rows: np.ndarray, uniform: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Where a random run of so many ids of each row begins."""
+    """Return where a random run of `length` ids of each row begins."""
     begin, end = corpus.offsets[rows], corpus.ends[rows]
     return begin + (uniform * (end - begin - length + 1)).astype(np.int64)
 
 
 def _sentence(corpus: Corpus, start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Where the sentence begins that each start falls into, or the start itself if so many ids do not reach it."""
+    """Return where the sentence around each start begins, or the start itself if `length` ids would not reach it."""
     starts = corpus.sentence_starts
     begin = starts[np.searchsorted(starts, start, side="right") - 1]
     return np.where(start - begin < length, begin, start)
@@ -102,13 +109,14 @@ def _sentence(corpus: Corpus, start: np.ndarray, length: np.ndarray) -> np.ndarr
 def _framed(
     corpus: Corpus, begin_a: np.ndarray, a: np.ndarray, begin_b: np.ndarray, b: np.ndarray, follows: np.ndarray
 ) -> Segments:
-    """[CLS], a ids from begin_a on, [SEP], b ids from begin_b on, [SEP]; the last one only if there are any."""
+    """Return [CLS], a ids from begin_a, [SEP], b ids from begin_b, [SEP]; without B and its [SEP] where b is 0."""
     begin_a, a, begin_b, b = (part[:, None] for part in (begin_a, a, begin_b, b))
     size = a + 2 + np.where(b > 0, b + 1, 0)
     column = np.arange(size.max())
     at = np.where((column >= 1) & (column <= a), begin_a + column - 1, -1)
     at = np.where((column >= a + 2) & (column < a + 2 + b), begin_b + column - a - 2, at)
-    ids = np.where(at >= 0, corpus.ids[at], np.int32(Special.SEP))  # what is no id is one of two [SEP], but for
+    # Every place without an id is a [SEP], except the [CLS] at the beginning and the padding at the end.
+    ids = np.where(at >= 0, corpus.ids[at], np.int32(Special.SEP))
     ids[:, 0] = Special.CLS
     ids[column >= size] = Special.PAD
     return Segments(ids, at, follows)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.corpus import Corpus, cut, draws_for
+from superbloom.corpus import Corpus, cut_segments, draws_per_segment
 from superbloom.errors import InputError
 from superbloom.predict import padded
 from superbloom.special import Special
@@ -56,9 +56,9 @@ class HeldOut:
             return cls._next(corpus, rows, corpus.cuts[split], seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)
-        first = draws_for(corpus)
+        first = draws_per_segment(corpus)
         uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), first + 1))
-        found = cut(corpus, rows, uniform[:, :first], seq_len)
+        found = cut_segments(corpus, rows, uniform[:, :first], seq_len)
         number, there = np.arange(len(rows)), found.at >= 0
         chosen = (uniform[:, first] * there.sum(axis=1)).astype(np.int64)
         places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # among elements that are no special ids

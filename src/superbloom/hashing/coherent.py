@@ -48,8 +48,8 @@ def vectors_of(corpus: Corpus, targets: bool = False) -> np.ndarray:
 
     Ids that never occur with another share one extra direction, so they are similar to each other only.
     """
-    similar = similarity(corpus, links=MAX_LINKS)
-    inputs, outputs = factors(similar, NUM_FACTORS, one_for_both=corpus.target_vocab is None)
+    similar = similarity(corpus, max_links=MAX_LINKS)
+    inputs, outputs = factors(similar, NUM_FACTORS, is_symmetric=corpus.target_vocab is None)
     vectors = outputs if targets else inputs
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     alone = lengths < 1e-6

@@ -1,6 +1,6 @@
 """From names or text to a Query: look names up, segment text, and refuse what a model cannot answer.
 
-A model of text reads a text between [CLS] and [SEP], as in training (corpus/text.py).
+A model of text reads a text between [CLS] and [SEP], as in training (corpus/segmenter.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from superbloom.config import QueryOptions
-from superbloom.corpus import READING
+from superbloom.corpus import READ_LOCK
 from superbloom.errors import InputError
 from superbloom.model import Model
 from superbloom.predict.query import Query
@@ -87,7 +87,7 @@ def _text_ids(model: Model, text: str) -> tuple[list[int], list[str]]:
             f"a text of {len(text):,} characters with {len(parts) - 1:,} masks given; this model reads up to "
             f"{seq_len} elements: shorten it"
         )
-    with READING:
+    with READ_LOCK:
         found = [model.vocab.segmenter.segment(part) for part in parts]
     pairs = zip(parts, found, strict=True)
     unread = [part[slice(*span)] for part, segments in pairs for span in segments.unknown]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from superbloom.config import ModelConfig, TrainConfig
-from superbloom.corpus import Corpus, Segments, cut, draws_for, lengths, room
+from superbloom.corpus import Corpus, Segments, cut_segments, draws_per_segment, ids_per_segment, segment_lengths
 from superbloom.errors import InputError
 from superbloom.model.masks import SCHEMES
 from superbloom.special import Special
@@ -77,17 +77,17 @@ class Batches:
         self.predicts_all, self.masked_share = scheme.is_ordered, scheme.masked_share
         self.batch_size, self.share = batch_size, batch_size // ranks
         self.first = rank * self.share
-        self.strangers: np.ndarray | None = None
+        self.other_rows: np.ndarray | None = None
         if corpus.sentences is not None:  # a long document is read more often than a short one
             size = (corpus.ends - corpus.offsets[:-1])[self.rows]
-            self.strangers = self.rows if next_sentence else None
-            self.rows = np.repeat(self.rows, -(-size // room(corpus, seq_len)))
+            self.other_rows = self.rows if next_sentence else None
+            self.rows = np.repeat(self.rows, -(-size // ids_per_segment(corpus, seq_len)))
         elif next_sentence:
             raise InputError(
                 "next_sentence=True, but the rows of this corpus have no sentences; use a corpus of `prepare text`"
             )
         # The first draws place the segment. Then each element has three: whether it is masked, how, and by which id.
-        self._first_draws = draws_for(corpus, next_sentence)
+        self._first_draws = draws_per_segment(corpus, next_sentence)
         self._draws = -(-(self._first_draws + 3 * seq_len) // 4) * 4
 
     @classmethod
@@ -109,8 +109,8 @@ class Batches:
         examples = step * self.batch_size + np.arange(self.batch_size)
         rows, ours = self._row(examples), slice(self.first, self.first + self.share)
         uniform = self._uniform(examples[ours][0], self.share)
-        if self.strangers is None:
-            total = int(self._wanted(lengths(self.corpus, rows, self.seq_len)).sum())
+        if self.other_rows is None:
+            total = int(self._wanted(segment_lengths(self.corpus, rows, self.seq_len)).sum())
             segments = self._cut(rows[ours], uniform)
         else:  # a segment's length depends on its second part: the total needs the segments of all processes
             whole = self._cut(rows, self._uniform(examples[0], self.batch_size))
@@ -119,12 +119,12 @@ class Batches:
         return self._masked(segments, uniform[:, self._first_draws :], total)
 
     def _cut(self, rows: np.ndarray, uniform: np.ndarray) -> Segments:
-        return cut(self.corpus, rows, uniform, self.seq_len, self.strangers)
+        return cut_segments(self.corpus, rows, uniform, self.seq_len, self.other_rows)
 
     def _masked(self, segments: Segments, uniform: np.ndarray, total: int) -> Batch:
         ids, at, n = segments.ids, segments.at, segments.ids.shape[1]
         inside = at >= 0
-        follows = None if self.strangers is None else _tensor(segments.follows)
+        follows = None if self.other_rows is None else _tensor(segments.follows)
         mask, how, what = np.split(uniform[:, : 3 * self.seq_len], 3, axis=1)
         if self.predicts_all:
             targets = np.where(inside, self.corpus.targets[at], np.int32(Special.PAD))

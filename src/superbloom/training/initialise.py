@@ -44,7 +44,7 @@ def initialise_from_cooccurrence(model: Model, corpus: Corpus) -> None:
     if network.transform is not None:  # a random layer between mean and output: this start would be worse than noise
         return
     similar = similarity(corpus, MAX_NAMES, MAX_LINKS)
-    inputs, outputs = factors(similar, min(dim, MAX_FACTORS), one_for_both=network.output is None)
+    inputs, outputs = factors(similar, min(dim, MAX_FACTORS), is_symmetric=network.output is None)
     # A random rotation divides the leading factors among the heads.
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0][: inputs.shape[1]]
     _set(network.embedding.weight, model.bloom, inputs @ rotation, corpus.id_counts("train", inputs=True))

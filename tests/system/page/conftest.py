@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from superbloom import Corpus, Superbloom
-from superbloom.corpus.corpus import split_of
+from superbloom.corpus import split_of
 from superbloom.corpus.vocab import Vocab
 from superbloom.serve import app as app_module
 from superbloom.serve.app import PAGE

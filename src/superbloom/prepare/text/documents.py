@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from superbloom.corpus import MISSING
+from superbloom.corpus import TEXT_EXTRA_MISSING
 from superbloom.errors import InputError
 from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes
 from superbloom.prepare.wikipedia.dump import EXPORT
@@ -158,7 +158,7 @@ def _articles(data: bytes, site: Site) -> Starts:
     try:
         import mwparserfromhell
     except ImportError:
-        raise InputError(MISSING.replace("the tokenizers library", "mwparserfromhell")) from None
+        raise InputError(TEXT_EXTRA_MISSING.replace("the tokenizers library", "mwparserfromhell")) from None
     texts, places, titles = [], [], []
     at = 0
     for bounds in split_pages(data, 0, len(data)):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from superbloom.corpus import MISSING, UNKNOWN
+from superbloom.corpus import TEXT_EXTRA_MISSING, UNKNOWN_TOKEN
 from superbloom.errors import InputError
 
 MASK = "[MASK]"
@@ -67,8 +67,8 @@ def train_word_pieces(
         from tokenizers.pre_tokenizers import WhitespaceSplit
         from tokenizers.trainers import WordPieceTrainer
     except ImportError:
-        raise InputError(MISSING) from None
-    tokenizer = Tokenizer(WordPiece({UNKNOWN: 0}, unk_token=UNKNOWN))
+        raise InputError(TEXT_EXTRA_MISSING) from None
+    tokenizer = Tokenizer(WordPiece({UNKNOWN_TOKEN: 0}, unk_token=UNKNOWN_TOKEN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     # subtle: the trainer numbers ##x in the order of a hash table, which differs from run to run, and breaks ties
     # between pairs by number. As special tokens they have fixed numbers.
@@ -76,7 +76,7 @@ def train_word_pieces(
         vocab_size=size,
         min_frequency=2,
         show_progress=False,
-        special_tokens=[UNKNOWN, *(f"##{character}" for character in sorted(later))],
+        special_tokens=[UNKNOWN_TOKEN, *(f"##{character}" for character in sorted(later))],
         initial_alphabet=sorted({*first, *later}),
         limit_alphabet=len({*first, *later}),
     )
@@ -90,4 +90,4 @@ def train_word_pieces(
                 yield f"{word} " * min(at_once, times - done)
 
     tokenizer.train_from_iterator(lines(), trainer)
-    return sorted(set(tokenizer.get_vocab()) - {UNKNOWN})
+    return sorted(set(tokenizer.get_vocab()) - {UNKNOWN_TOKEN})

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from superbloom.config import WikipediaOptions
-from superbloom.corpus import Corpus, Vocab, check_enough, split_of
+from superbloom.corpus import Corpus, Vocab, check_enough_names, split_of
 from superbloom.errors import InputError
 from superbloom.prepare.duck import literal_paths, new_database, numbers_of_names
 from superbloom.prepare.wikipedia.parts import ARTICLE, DISAMBIGUATION
@@ -202,7 +202,7 @@ def rank(names: Names, rows: Rows, options: WikipediaOptions, counts: Counter[st
         )
     enough = np.flatnonzero(frequency >= options.min_count)
     most = frequency.max(initial=0)
-    check_enough(len(enough), counts["distinct targets"], options.min_count, options.max_names, most)
+    check_enough_names(len(enough), counts["distinct targets"], options.min_count, options.max_names, most)
     wanted = pa.table({"number": enough, "count": frequency[enough]})
     query = "SELECT number, name, count FROM wanted JOIN names ON names.rowid = number ORDER BY count DESC, name"
     found = names.select(wanted, query if options.max_names is None else f"{query} LIMIT {options.max_names}")
