@@ -28,7 +28,7 @@ from superbloom.commands.serve import serve
 from superbloom.commands.train import train
 from superbloom.errors import InputError, out_of_memory
 from superbloom.runtime import main_process
-from superbloom.runtime.addresses import check_imports, limit
+from superbloom.runtime.addresses import address_limit, check_imports
 from superbloom.version import __version__
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def main() -> None:
             _fail("another process of this training ended; see its message, and continue with --resume")
         if not out_of_memory(error):
             raise
-        limited = "" if limit() is None else "raise ulimit -v, "
+        limited = "" if address_limit() is None else "raise ulimit -v, "
         _fail(f"out of memory; {limited}lower --batch-size, --logits-mb or --dim, or raise --alpha")
 
 

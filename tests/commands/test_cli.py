@@ -379,7 +379,7 @@ def test_too_few_addresses_are_one_line(home, arguments, gigabytes, library):
     before = sorted(home.iterdir())
     done = real(*arguments.split(), cwd=home, before=lambda: resource.setrlimit(resource.RLIMIT_AS, (allowed,) * 2))
     assert done.returncode == 2
-    words = f"error: ulimit -v allows {gigabytes:.2f} GB of addresses; {library} or more: raise the limit, or lift it"
+    words = f"error: ulimit -v allows {gigabytes:.2f} GB of address space; {library} or more: raise the limit"
     assert done.stderr.startswith(words)
     assert done.stderr.count("\n") == 1
     assert sorted(home.iterdir()) == before
@@ -408,7 +408,7 @@ def test_memory_that_runs_out_anywhere_is_one_line(monkeypatch, capsys, error, l
 
     monkeypatch.setattr(cli, "app", fail)
     monkeypatch.setattr(cli, "check_imports", lambda: None)
-    monkeypatch.setattr(cli, "limit", lambda: 10**9 if limited else None)
+    monkeypatch.setattr(cli, "address_limit", lambda: 10**9 if limited else None)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2

@@ -227,7 +227,7 @@ def test_a_bad_address_is_told_in_one_line(url):
 
 @pytest.mark.parametrize("key", ["line\n", "ключ", "\x00"])
 def test_a_key_that_cannot_be_sent_is_told_and_not_shown(key):
-    with pytest.raises(InputError, match="the API key holds what cannot be sent") as error:
+    with pytest.raises(InputError, match="the API key holds characters that HTTP cannot send") as error:
         Client(key=key)
     assert key not in str(error.value)
 

@@ -1,4 +1,7 @@
-"""The corpus class that users import: corpus.Corpus, also made from a DataFrame of events."""
+"""superbloom.Corpus, the class that users import: corpus.Corpus with a constructor for tables of events.
+
+It is not in corpus/, because that constructor needs prepare/interactions/, which comes later in the order of packages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, Self
 from superbloom import corpus
 from superbloom.config import InteractionsOptions
 
-EAGER = ("pandas", "polars", "pyarrow", "modin", "cudf")  # libraries whose tables can be made from columns
+EAGER_BACKENDS = ("pandas", "polars", "pyarrow", "modin", "cudf")  # libraries whose tables can be built from columns
 
 
 class Corpus(corpus.Corpus):
@@ -26,9 +29,9 @@ class Corpus(corpus.Corpus):
         item: str | int = InteractionsOptions.item,
         **options: Any,
     ) -> Self:
-        """One row per user from a table of events: pandas, polars, Arrow and others.
+        """Make one row per user from a table of events: pandas, polars, Arrow and others.
 
-        options: those of `prepare interactions`: time, min_item_count, split and more.
+        options: those of `prepare interactions`, such as time, min_item_count and split.
         """
         import narwhals as nw
 
@@ -37,5 +40,5 @@ class Corpus(corpus.Corpus):
         found = from_interactions(events, user, item, **options)
         made = cls(found.vocab, found.sequences, info=found.info)
         backend = nw.from_native(events).implementation.value
-        made.backend = backend if backend in EAGER else None
+        made.backend = backend if backend in EAGER_BACKENDS else None
         return made

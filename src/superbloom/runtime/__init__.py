@@ -1,4 +1,4 @@
-"""The process itself: threads, forks, ranks and address space."""
+"""The process that computes: its threads, forks, rank among several processes, and address space."""
 
 from superbloom.runtime.ranks import main_process
 from superbloom.runtime.threads import available_cores

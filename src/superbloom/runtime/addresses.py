@@ -1,7 +1,7 @@
-"""Refuse libraries that `ulimit -v` leaves no room for.
+"""Refuse to import a library if `ulimit -v` leaves too little address space for it.
 
-With too few addresses, libraries written in C do not raise errors: they abort, crash or wait forever. So the command
-line compares the limit with what a library needs before it is loaded. Without a limit, nothing is done.
+With too little address space, libraries written in C raise no errors: they abort, crash or wait forever. So the command
+line compares the limit with what a library needs before Python loads it. Without a limit, nothing happens.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any
 from superbloom.errors import InputError
 
 GB = 10**9
-# Addresses of a process that has loaded a library and works with it, on two cores. numpy: prepare sequences fails at
-# 0.35. torch: predict fails at 0.89. lightning: train fails at 1.54. duckdb: its own memory (--memory 2) and the rest.
+# Address space of a process that works with a library, on two cores. numpy: prepare sequences fails at 0.35 GB. torch:
+# predict fails at 0.89 GB. lightning: train fails at 1.54 GB. duckdb: its own memory (--memory 2) and the rest.
 NEEDED_BYTES = {"numpy": GB // 2, "torch": GB, "lightning": 2 * GB, "duckdb": 3 * GB}
 
 
-def limit() -> int | None:
-    """Bytes of addresses that this process may have; None if there is no limit."""
+def address_limit() -> int | None:
+    """Return the bytes of address space that this process may use; None if there is no limit."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if allowed == resource.RLIM_INFINITY else allowed
 
 
 def check_imports() -> None:
-    """From now on, importing a library that has no room raises InputError."""
-    allowed = limit()
+    """Make later imports raise InputError if the library needs more address space than the limit."""
+    allowed = address_limit()
     if allowed is not None:
-        sys.meta_path.insert(0, _Room(allowed))
+        sys.meta_path.insert(0, _AddressCheck(allowed))
 
 
-class _Room(MetaPathFinder):
-    """Finds no module: Python asks it first, and it objects or lets the next one look."""
+class _AddressCheck(MetaPathFinder):
+    """Finds no module. Python asks it first; it raises, or leaves the search to the next finder."""
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -43,6 +43,6 @@ class _Room(MetaPathFinder):
         needed = NEEDED_BYTES.get(name, 0)
         if self.allowed < needed:
             raise InputError(
-                f"ulimit -v allows {self.allowed / GB:.2f} GB of addresses; {name} needs {needed / GB:.1f} GB or more: "
-                "raise the limit, or lift it with ulimit -v unlimited"
+                f"ulimit -v allows {self.allowed / GB:.2f} GB of address space; "
+                f"{name} needs {needed / GB:.1f} GB or more: raise the limit, or lift it with ulimit -v unlimited"
             )

@@ -1,8 +1,8 @@
 """Make models usable in forked processes: multiprocessing on Linux, gunicorn with preload_app, Spark's workers.
 
-A fork copies memory, but of all threads only the one that forks. torch computes in threads of OpenMP, and after a large
-product in the parent the child would wait for threads it does not have, forever. So a child begins with one thread.
-Importing this module is enough. Modules that compute with torch do; the command line's start does not.
+A fork copies memory, but only the thread that forks. torch computes in threads of OpenMP: after a large product in the
+parent, the child would wait forever for threads that it does not have. So a child begins with one thread.
+Importing this module is enough. Modules that compute with torch import it; the start of the command line does not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which of several training processes this one is.
+"""Find out which of several training processes this one is.
 
-`train --devices N`, torchrun and SLURM run the same command in several processes. The main process alone writes, prints
+`train --devices N`, torchrun and SLURM run the same command in several processes. Only the main process writes, prints
 and evaluates.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 
-# The variable that holds the rank, and the variable that shows who set it.
-RANKS = (("RANK", "TORCHELASTIC_RUN_ID"), ("SLURM_PROCID", "SLURM_NTASKS"), ("LOCAL_RANK", "LOCAL_RANK"))
+# The variable that holds the rank, and the variable that shows which launcher set it.
+RANK_VARIABLES = (("RANK", "TORCHELASTIC_RUN_ID"), ("SLURM_PROCID", "SLURM_NTASKS"), ("LOCAL_RANK", "LOCAL_RANK"))
 
 
 def main_process() -> bool:
-    """Whether this process writes and prints; known before the processes have connected."""
-    return not any(int(os.environ.get(rank) or 0) for rank, sign in RANKS if sign in os.environ)
+    """Whether this process writes and prints. It needs no connection between the processes."""
+    return not any(int(os.environ.get(rank) or 0) for rank, sign in RANK_VARIABLES if sign in os.environ)

@@ -1,8 +1,8 @@
-"""How many threads compute, and how they wait: set before torch is loaded, where the user has not chosen.
+"""Set the number of threads and how they wait, before torch is loaded. What the user has set stays.
 
-GNU OpenMP's threads spin while they wait for each other. Beside any other busy process they spin on cores that the
-work itself needs, and training takes three times as long and more. Threads that spin for a few microseconds, then
-sleep, are as fast alone and lose little beside others (docs/reliability.md, check 22).
+GNU OpenMP's threads spin while they wait for each other. If another process is busy, they spin on cores that the work
+itself needs, and training takes at least three times as long. Threads that spin for a few microseconds and then sleep
+are as fast on an idle machine and lose little on a busy one (docs/reliability.md, check 22).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# Rounds; GNU OpenMP's own default is 300,000. With 0, a search for 64 queries takes 1.2 times as long alone; with
-# 10,000, it takes 2.3 times as long beside a busy process as with 1,000.
+# Rounds of spinning; GNU OpenMP's own default is 300,000. With 0, a search for 64 queries takes 1.2 times as long on an
+# idle machine. With 10,000, it takes 2.3 times as long as with 1,000 if another process is busy.
 SPIN_COUNT = 1000
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def set_defaults() -> None:
-    """Choose by environment variables, which also reach processes that this one starts."""
+    """Set environment variables, which processes started by this one inherit."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": str(SPIN_COUNT)}
-    if available_cores() < _allowed_cores():  # OpenMP asks for these only
+    if available_cores() < _allowed_cores():  # OpenMP does not look at quotas
         os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
 
 
 def available_cores() -> int:
-    """How many cores this process may use: those it may run on, and no more than its container's quota."""
+    """Return the number of cores this process may use: those it may run on, at most its container's quota."""
     quotas = [math.ceil(quota) for quota in _quotas(CGROUPS, OWN_CGROUPS)]
     return max(1, min(_allowed_cores(), *quotas)) if quotas else _allowed_cores()
 
@@ -39,7 +39,7 @@ def _allowed_cores() -> int:
 
 
 def _quotas(root: Path, own: Path) -> Iterator[float]:
-    """The quotas of this process's control groups and those above them, in cores; of both versions of cgroups."""
+    """Yield the quotas of this process's control groups and their parents, in cores; for both versions of cgroups."""
     with suppress(OSError, ValueError):
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -47,7 +47,7 @@ def _quotas(root: Path, own: Path) -> Iterator[float]:
                 continue
             base = root / "cpu" if controllers else root
             folder = base / path.lstrip("/")
-            # subtle: inside a container the path may be the host's, which is not there; its own group is then the root
+            # subtle: inside a container the path may be the host's, which is not here; the group is then the root
             for place in (folder, *folder.parents):
                 with suppress(OSError, ValueError, ZeroDivisionError):
                     yield _quota(place, is_version_1=bool(controllers))
@@ -56,12 +56,12 @@ def _quotas(root: Path, own: Path) -> Iterator[float]:
 
 
 def _quota(group: Path, is_version_1: bool) -> float:
-    """Cores; ValueError if there is no limit."""
+    """Return the quota of a group in cores; raises ValueError if there is no limit."""
     if is_version_1:
         quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
     else:
         quota, period = (group / "cpu.max").read_text().split()
-    cores = float(quota) / float(period)  # "max" is no number
-    if cores <= 0:  # −1 is no limit
+    cores = float(quota) / float(period)  # "max" is no number and raises ValueError
+    if cores <= 0:  # −1 means no limit
         raise ValueError(f"no limit: {quota!r}")
     return cores
