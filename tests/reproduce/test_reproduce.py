@@ -1,4 +1,4 @@
-"""`superbloom reproduce`: the cells, what a killed run keeps, the verdicts, and the whole report on small corpora."""
+"""`superbloom reproduce`: the cells, resuming a killed run, the verdicts, and whole reports on small corpora."""
 
 import json
 import os
@@ -13,12 +13,13 @@ import pytest
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.reproduce import lab, paper
-from superbloom.reproduce.cells import OF_ENTITIES, PAPER, SAMPLERS, Shapes, cells
+from superbloom.reproduce.cells import ENTITY_PARTS, PAPER_OPTIONS, SAMPLERS, Shapes, cells
 from superbloom.reproduce.claims import FAILS, HOLDS, UNDECIDED, claims
-from superbloom.reproduce.command import _settings, in_minutes, reproduce
-from superbloom.reproduce.pages import page
 from superbloom.reproduce.plots import plots
+from superbloom.reproduce.report import page
 from superbloom.reproduce.results import Difference, Results
+from superbloom.reproduce.run import reproduce
+from superbloom.reproduce.settings import parse_minutes, settings_for
 from tests.support.corpora import rings
 from tests.support.launch import OUTPUT, finish, start
 
@@ -26,16 +27,16 @@ pytestmark = pytest.mark.system
 
 SMALL = {
     "cells.Shapes.__call__.__defaults__": (32,),
-    "cells.LARGER": 64,
-    "command.SHORTEST": 0.002,
-    "costs.LARGER": 500,
+    "cells.SAMPLED_DIM": 64,
+    "settings.MIN_SHARE_MINUTES": 0.002,
+    "costs.LARGE_CATALOGUE_IDS": 500,
     "costs.WIKIPEDIA_IDS": 5_000,
 }
-SMALL |= {"lab.HIDDEN": 50, "lab.WATCH": {"valid_rows": 50, "save_every": 3}}
+SMALL |= {"lab.HIDDEN_ELEMENTS": 50, "lab.TRAINING_OPTIONS": {"valid_rows": 50, "save_every": 3}}
 
 
 def shrink(patch: pytest.MonkeyPatch | None = None) -> None:
-    """Small models that are trained for a moment and asked little; without a patch, for as long as the process runs."""
+    """Make models small and training short. Without a patch, the change lasts as long as the process."""
     for name, value in SMALL.items():
         (patch or pytest.MonkeyPatch()).setattr(f"superbloom.reproduce.{name}", value)
 
@@ -62,25 +63,25 @@ def test_models_that_are_compared_have_one_size():
     assert max(of_one_size) < 1.1 * min(of_one_size)
     assert size["sampled-softmax, empirical"] > 3 * size["superbloom"]
     assert all(cell.training["samples"] == 5 for name, cell in found.items() if name.startswith("sampled"))  # of 192
-    assert {part for cell in found.values() for part in cell.parts} | {"costs"} == set(OF_ENTITIES)
+    assert {part for cell in found.values() for part in cell.parts} | {"costs"} == set(ENTITY_PARTS)
     assert len({cell.file for cell in cells(corpus, seeds=3)}) == len(cells(corpus, seeds=3))
 
 
-def test_cells_are_of_what_their_names_say():
+def test_cells_have_the_options_that_their_names_say():
     found = {cell.name: cell.model for cell in cells(rings())}
     assert found["superbloom-bag"]["attend"] is False
     assert found["hash10-2"]["coherent"] == 2
     assert found["baseline"]["alpha"] == found["baseline"]["num_hashes"] == 1
-    assert PAPER.items() <= found["paper: superbloom"].items()
+    assert PAPER_OPTIONS.items() <= found["paper: superbloom"].items()
     assert found["superbloom-deep"]["layers"] > found["superbloom-l1"]["layers"] == 1
     assert "α=1, m=1" in found
-    assert "α=2, m=1" not in found  # ids that share their only bucket cannot be told apart
-    assert "α=50, m=2" not in found  # nor 192 ids by 4 × 4 digests
+    assert "α=2, m=1" not in found  # a model cannot distinguish ids that share their only bucket
+    assert "α=50, m=2" not in found  # 4 × 4 digests cannot distinguish 192 ids
     assert "α=20, m=3" in found
 
 
 def test_a_large_catalogue_is_hashed_more(monkeypatch):
-    monkeypatch.setattr("superbloom.reproduce.cells.ALPHA_UP_TO", {3: 100, 5: 1_000})
+    monkeypatch.setattr("superbloom.reproduce.cells.MAX_IDS_BY_ALPHA", {3: 100, 5: 1_000})
     assert Shapes(rings()).alpha == 5
     assert Shapes(rings(num_rings=2)).alpha == 3
     assert Shapes(rings(num_rings=1)).alpha == 3
@@ -91,17 +92,17 @@ def test_a_large_catalogue_is_hashed_more(monkeypatch):
     [("3h", 180), ("1h30m", 90), ("45m", 45), ("45 min", 45), ("20", 20), ("1.5h", 90), ("2H", 120)],
 )
 def test_budgets_as_people_write_them(given, minutes):
-    assert in_minutes(given) == minutes
+    assert parse_minutes(given) == minutes
 
 
 @pytest.mark.parametrize("given", ["", "h", "3 days", "-3h", "0", "0h0m", "1e3h", "99999999h", "٣h"])
-def test_a_budget_that_is_none_is_refused(given):
+def test_a_budget_that_is_no_time_is_refused(given):
     with pytest.raises(InputError, match=re.escape(f"--budget {given!r} given; a time is allowed: 3h")):
-        in_minutes(given)
+        parse_minutes(given)
 
 
 def result(name: str, hits: np.ndarray, seed: int = 0, **more):
-    """A cell whose hidden elements are found first where hits says so, else not at all."""
+    """A cell that ranks hidden elements first where hits is true, and does not find the others."""
     ranks = np.where(hits, 0, 20).tolist()
     values = {str(k): {"value": float(hits.mean())} for k in (1, 10, 20)}
     deciles = [{"recall_at_1": float(part.mean()), "lowest_frequency": 1} for part in np.array_split(hits, 10)]
@@ -133,9 +134,9 @@ def test_a_claim_may_hold_at_some_ranks_only():
     assert verdicts(*found)[SIZE] == "holds at rec@1; does not hold at rec@10 and rec@20"
 
 
-def test_elements_of_one_row_tell_no_more_than_it_does():
+def test_elements_of_one_row_count_as_one_observation():
     rng = np.random.default_rng(0)
-    of_rows = rng.random(12) < 0.75  # in 12 rows one is found more often, each asked 250 times
+    of_rows = rng.random(12) < 0.75  # 12 rows, each with 250 hidden elements
     ours, base = np.tile(of_rows, 250), np.tile(rng.random(12) < 0.5, 250)
     found = (result("superbloom", ours), result("baseline", base))
     assert verdicts(*found, rows=3000)[SIZE] == HOLDS
@@ -166,7 +167,7 @@ def test_the_hardest_tenth_has_to_be_clearly_so(hardest, verdict):
     assert found["The hardest labels are in the second and third tenth, not among the rarest"] == verdict
 
 
-def test_what_is_read_as_in_the_paper_has_no_prior():
+def test_cells_as_in_the_paper_have_no_prior():
     ones, zeros = np.ones(50, bool), np.zeros(50, bool)
     with_prior = {"ranks without prior": [20] * 50}
     results = Results(
@@ -208,7 +209,7 @@ def test_a_beam_that_loses_is_noticed():
 
 
 def test_every_table_and_picture_is_drawn():
-    """Of cells made up, with all names that a corpus has, and two seeds."""
+    """The cells are artificial, with all names that a corpus gives and two seeds."""
     rng = np.random.default_rng(0)
     found = []
     for cell in cells(rings(), seeds=2):
@@ -261,11 +262,11 @@ def test_seeds_are_averaged_before_models_are_compared():
     assert results.spread("b", 1) is None
     assert Difference.of(np.ones(9), np.arange(9)) == (1.0, 1.0, 1.0)
     of_seeds = [cell.model.get("hash_seed", 0) for cell in cells(rings(), seeds=2) if cell.name == "superbloom"]
-    assert of_seeds == [0, 1]  # other names share buckets
+    assert of_seeds == [0, 1]  # another hash seed puts other names into a bucket
 
 
 def test_the_whole_report(corpus_folder, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(lab, "HIDDEN", 200)
+    monkeypatch.setattr(lab, "HIDDEN_ELEMENTS", 200)
     names = tuple(rings().vocab.names(range(8)))
     monkeypatch.setattr(paper, "CONTEXTS", (names[:1], names[:3], ("not there",)))
     monkeypatch.setattr(paper, "CAPITALS", (names[:2], names[2:4], names[4:6]))
@@ -303,10 +304,11 @@ def test_the_whole_report(corpus_folder, tmp_path, monkeypatch, small):
     again = reproduce(corpus_folder, out, only=["table7"], quiet=True, notice=said.append)
     assert again["done"] == again["cells"] == 3  # nothing is trained again
     assert before == {file: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
-    (out / "cells" / "hash10-1-seed0.json").write_text(json.dumps({"model": {"alpha": 3}}))  # of another release
+    # as another release may have written it
+    (out / "cells" / "hash10-1-seed0.json").write_text(json.dumps({"model": {"alpha": 3}}))
     again = reproduce(corpus_folder, out, only=["table7"], quiet=True)
     assert json.loads((out / "cells" / "hash10-1-seed0.json").read_text())["model"]["coherent"] == 1
-    with pytest.raises(InputError, match=r"begun with --budget 0.03m; leave it out to go on"):
+    with pytest.raises(InputError, match=r"begun with --budget 0.03m; leave --budget out to resume"):
         reproduce(corpus_folder, out, budget="5h")
     rings(seed=1).save(tmp_path / "other")
     with pytest.raises(InputError, match="holds a report on another corpus; choose another --out"):
@@ -320,12 +322,12 @@ def test_text_has_its_own_tables(text_corpus, tmp_path, monkeypatch, small):
     page = (tmp_path / "report" / "report.md").read_text()
     assert "Tables 4 and 5" in page
     assert page.count("**Miles Davis is a ") == 4
-    assert page.count("Of text, hash") == 2
+    assert page.count("On text, hash") == 2
     with pytest.raises(InputError, match=r"--only table3 given, and this is a corpus of text; table5, examples"):
         reproduce(tmp_path / "text", tmp_path / "else", only=["table3"])
 
 
-def test_a_killed_run_goes_on_where_it_was(corpus_folder, tmp_path):
+def test_a_killed_run_resumes(corpus_folder, tmp_path):
     command = ("reproduce", corpus_folder, "--out", tmp_path / "report", "--only", "table7", "--budget", "0.05m")
     process = start(tmp_path, *command, before=shrink)
     first = tmp_path / "report" / "cells" / "superbloom-seed0.json"
@@ -338,7 +340,7 @@ def test_a_killed_run_goes_on_where_it_was(corpus_folder, tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     done = first.read_bytes()
-    (tmp_path / "report" / "runs" / "superbloom-seed0").mkdir(exist_ok=True)  # as if killed before it was removed
+    (tmp_path / "report" / "runs" / "superbloom-seed0").mkdir(exist_ok=True)  # as if killed before removing it
     finish(tmp_path, start(tmp_path, *command, before=shrink))
     assert first.read_bytes() == done
     said = (tmp_path / OUTPUT).read_text()
@@ -363,21 +365,21 @@ def test_a_killed_run_goes_on_where_it_was(corpus_folder, tmp_path):
         ({"budget": "soon"}, r"--budget 'soon' given"),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_nothing(corpus_folder, tmp_path, options, message):
+def test_wrong_options_are_refused_and_leave_no_files(corpus_folder, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         reproduce(corpus_folder, tmp_path / "report", **options)
     assert not [file for file in tmp_path.glob("report/*") if not file.name.startswith(".")]
 
 
-def test_what_was_measured_of_another_corpus_is_not_taken_over(corpus_folder, tmp_path):
-    """Where nothing was trained yet, a report may begin anew, also on another corpus."""
+def test_measurements_of_another_corpus_are_deleted(corpus_folder, tmp_path):
+    """Before the first model is trained, a report may start again, even on another corpus."""
     one, other = Corpus.open(corpus_folder), rings(seed=1)
-    first = _settings(corpus_folder, one, tmp_path, None, 1)
+    first = settings_for(corpus_folder, one, tmp_path, None, 1)
     files = {name: tmp_path / f"{name}.json" for name in ("settings", "yardsticks", "costs")}
     for same, corpus in ((True, one), (False, other)):
         for file in files.values():
             file.write_text(json.dumps(first))
-        assert _settings(corpus_folder, corpus, tmp_path, None, 1)["corpus"] == corpus.fingerprint()
+        assert settings_for(corpus_folder, corpus, tmp_path, None, 1)["corpus"] == corpus.fingerprint()
         assert {name: file.exists() for name, file in files.items()} == {
             "settings": False,
             "yardsticks": same,
@@ -404,7 +406,7 @@ def test_models_that_do_not_fit_are_left_out(corpus_folder, tmp_path, monkeypatc
     assert "Left out, too large" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_a_cell_that_fails_is_left_out_and_the_others_go_on(corpus_folder, tmp_path, monkeypatch, small):
+def test_a_cell_that_fails_is_left_out_and_the_others_are_trained(corpus_folder, tmp_path, monkeypatch, small):
     said, run = [], lab.Lab._run
 
     def fail(self, cell, *given):
@@ -421,7 +423,7 @@ def test_a_cell_that_fails_is_left_out_and_the_others_go_on(corpus_folder, tmp_p
     assert reproduce(corpus_folder, out, only=["table7"], quiet=True)["done"] == 3
 
 
-def test_what_cannot_be_gone_on_with_begins_anew(corpus_folder, tmp_path, monkeypatch, small):
+def test_a_checkpoint_that_does_not_fit_is_deleted_and_training_restarts(corpus_folder, tmp_path, monkeypatch, small):
     out = tmp_path / "report"
     measured = lab.Lab.measured
     monkeypatch.setattr(lab.Lab, "measured", lambda *_: 1 / 0)
@@ -433,7 +435,7 @@ def test_what_cannot_be_gone_on_with_begins_anew(corpus_folder, tmp_path, monkey
     assert reproduce(corpus_folder, out, only=["table6"], quiet=True)["done"] == 1
 
 
-def test_a_budget_is_of_what_is_asked_first_to_be_trained(corpus_folder, tmp_path, small):
+def test_a_budget_is_fixed_by_the_first_call_that_trains(corpus_folder, tmp_path, small):
     out = tmp_path / "report"
     reproduce(corpus_folder, out, only=["costs"], budget="9h", quiet=True)
     reproduce(corpus_folder, out, only=["table6"], budget="0.01m", quiet=True)

@@ -136,7 +136,7 @@ def fork_again_and_again(pipe: Connection) -> None:
         "prepare.text",
         "prepare.wikipedia",
     )
-    for module in (*(f"superbloom.{name}" for name in ours), "superbloom.reproduce.command", *LIBRARIES):
+    for module in (*(f"superbloom.{name}" for name in ours), "superbloom.reproduce.run", *LIBRARIES):
         import_module(module)
     while True:
         message = pipe.recv()

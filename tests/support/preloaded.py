@@ -27,7 +27,7 @@ COMMANDS += (
     "serve.app",
 )
 COMMANDS += (
-    "reproduce.command",
+    "reproduce.run",
     "reproduce.lab",
     "reproduce.plots",
     "evaluate.yardsticks",

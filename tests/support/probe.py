@@ -105,7 +105,7 @@ def opened(number, kind, folder, verify):
 
 warm, jobs, together = json.load(sys.stdin)
 if any(kind == "command" for kind, *_ in jobs):
-    import superbloom.reproduce.command, superbloom.serve.server, superbloom.training.fit, torch.utils.tensorboard
+    import superbloom.reproduce.run, superbloom.serve.server, superbloom.training.fit, torch.utils.tensorboard
     from superbloom import cli
 for folder in warm:
     globals()["model" if "model" in os.path.basename(folder) else "corpus"](folder, True)

@@ -25,7 +25,7 @@ def reproduce(
     json_: Json = False,
 ) -> None:
     """The paper's tables and figures on your corpus, in the time you have, beside the paper's numbers."""
-    from superbloom.reproduce.command import reproduce
+    from superbloom.reproduce.run import reproduce
 
     found = reproduce(corpus, out, only=only or (), budget=budget, seeds=seeds, notice=notice)
     if json_:

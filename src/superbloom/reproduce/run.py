@@ -23,8 +23,8 @@ from superbloom.reproduce.costs import query_costs, step_costs
 from superbloom.reproduce.lab import Lab, Stopped
 from superbloom.reproduce.report import write_report
 from superbloom.reproduce.settings import OVERHEAD, SETTINGS, check_folder, settings_for
-from superbloom.training.distributed import lock_run
 from superbloom.training.limits import check_memory
+from superbloom.training.run_folder import lock_run
 
 
 def reproduce(
