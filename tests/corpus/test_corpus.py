@@ -1,4 +1,4 @@
-"""Rows of names become ids with a key and a split, and come back from their folder as they went in."""
+"""Rows of names become ids with a key and a split; a corpus read from its folder equals the one saved."""
 
 import json
 from collections import Counter
@@ -27,13 +27,13 @@ def decoded_targets(corpus: Corpus) -> list[list[str]]:
 
 
 def ranked(rows: list[list[str]]) -> list[str]:
-    """The names by falling count, then by name, the slow way."""
+    """The names by falling count, then by name, computed the slow way."""
     counts = Counter(name for row in rows for name in row)
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 @given(ROWS, st.integers(1, 3), st.one_of(st.none(), st.integers(2, 8)))
-def test_ids_decode_to_the_rows_minus_the_names_cut(rows, min_count, max_names):
+def test_ids_decode_to_the_rows_without_the_names_left_out(rows, min_count, max_names):
     counts = Counter(name for row in rows for name in row)
     names = [name for name in ranked(rows) if counts[name] >= min_count][:max_names]
     assume(len(names) >= 2)
@@ -47,7 +47,7 @@ def test_ids_decode_to_the_rows_minus_the_names_cut(rows, min_count, max_names):
 
 
 @given(st.lists(st.lists(st.tuples(NAMES, NAMES), max_size=6), min_size=1, max_size=12), st.integers(1, 2))
-def test_targets_stay_beside_their_ids_through_a_cut(pairs, min_count):
+def test_targets_stay_with_their_ids_when_rare_names_are_left_out(pairs, min_count):
     counts = Counter(name for row in pairs for name, _ in row)
     kept = [[pair for pair in row if counts[pair[0]] >= min_count] for row in pairs]
     kept = [row for row in kept if row]
@@ -86,7 +86,7 @@ def test_a_row_of_each_kind_by_hand(tmp_path):
     corpus = Corpus.from_keyed(rows.items(), max_names=2, targets=[["n", "?", "n"], ["?"], ["d", "n"], ["d"]])
     corpus.save(tmp_path / "corpus")
     again = Corpus.open(tmp_path / "corpus")
-    assert again.sequences["key"].to_pylist() == ["no", "dk", "again"]  # a row that became empty is gone
+    assert again.sequences["key"].to_pylist() == ["no", "dk", "again"]  # a row without names is dropped
     assert again.vocab.names([0, 1]) == ["Odense", "Oslo"]
     assert [again.row(number).tolist() for number in range(3)] == [[1], [0, 1], [0]]
     assert decoded_targets(again) == [["n"], ["d", "n"], ["d"]]
@@ -134,7 +134,7 @@ def _edited(corpus: Corpus, **columns: pa.Array) -> Corpus:
     return Corpus(corpus.vocab, table.combine_chunks(), corpus.target_vocab)
 
 
-def test_a_fingerprint_sees_one_id_one_name_one_split_and_one_boundary():
+def test_a_fingerprint_changes_with_one_id_one_name_one_split_or_one_boundary():
     corpus = Corpus.from_sequences([["a", "b"], ["a", "c"]])
     lists = pa.large_list(pa.int32())
     others = [

@@ -1,4 +1,4 @@
-"""Segments of text: [CLS] A [SEP] B [SEP], from where sentences begin."""
+"""Segments of text: [CLS] A [SEP] B [SEP], where A and B begin with a sentence."""
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tests.support.corpora import digest
 
 
 def documents(lengths: list[list[int]]) -> Corpus:
-    """Document d has sentences of these lengths; its words are d:0, d:1, …, so that every id tells where it stands."""
+    """Document d has sentences of these lengths. Its words are d:0, d:1, …, so every id shows its position."""
     whole = Corpus.from_sequences([[f"{d}:{i}" for i in range(sum(sizes))] for d, sizes in enumerate(lengths)])
     begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in lengths]
     column = pa.array(begins, type=pa.large_list(pa.int32()))
@@ -29,7 +29,7 @@ def documents(lengths: list[list[int]]) -> Corpus:
 
 
 def parts(corpus: Corpus, ids: list[int]) -> list[list[tuple[int, int]]]:
-    """The document and place of each word, A and B apart."""
+    """The document and place of each word, in one list for A and one for B."""
     ids = [id_ for id_ in ids if id_ != Special.PAD]
     assert ids[0] == Special.CLS
     assert ids[-1] == Special.SEP
@@ -71,13 +71,13 @@ def test_a_segment_is_two_runs_of_sentences_that_follow_each_other(lengths, seq_
 
 
 @given(LENGTHS, st.integers(0, 10))
-def test_strangers_are_of_any_document_and_told_apart(lengths, seed):
+def test_a_b_from_another_document_is_marked(lengths, seed):
     corpus = documents(lengths)
     rows = np.arange(len(lengths)).repeat(20)
     uniform = np.random.default_rng(seed).random((len(rows), draws_per_segment(corpus, next_sentence=True)))
     found = cut_segments(corpus, rows, uniform, 12, other_rows=np.arange(len(lengths)))
-    strangers = (uniform[:, 3] * len(lengths)).astype(int).tolist()
-    for row, ids, follows, stranger in zip(rows, found.ids.tolist(), found.follows, strangers, strict=True):
+    others = (uniform[:, 3] * len(lengths)).astype(int).tolist()
+    for row, ids, follows, other in zip(rows, found.ids.tolist(), found.follows, others, strict=True):
         runs = parts(corpus, ids)
         assert len(runs) == (1 if follows == -1 else 2)
         assert {document for document, _ in runs[0]} == {row}
@@ -85,7 +85,7 @@ def test_strangers_are_of_any_document_and_told_apart(lengths, seed):
         if follows == 1:
             assert (last, runs[1][0][1]) == (row, runs[0][-1][1] + 1)
         if follows == 0:
-            assert last == stranger
+            assert last == other
             assert runs[1] == [(last, runs[1][0][1] + i) for i in range(len(runs[1]))]
 
 
@@ -99,7 +99,9 @@ def test_half_of_what_could_follow_does():
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 def test_processes_take_their_parts_of_the_same_batch(next_sentence):
-    corpus = documents([[3, 2, 5], [4, 4], [9], [1, 1, 7, 3], [1, 1]] * 20)  # the last is a stranger of few words
+    corpus = documents(
+        [[3, 2, 5], [4, 4], [9], [1, 1, 7, 3], [1, 1]] * 20
+    )  # the last is short: as a B, it makes segments shorter
     options = {"seq_len": 10, "batch_size": 12, "mask_share": 0.25, "seed": 0, "next_sentence": next_sentence}
     whole = Batches(corpus, **options)[3]
     some = [Batches(corpus, **options, rank=rank, ranks=3)[3] for rank in range(3)]
@@ -150,7 +152,7 @@ def test_what_is_hidden_is_a_word():
 
 @pytest.mark.system
 def test_next_sentence_is_learnt():
-    """Documents use words of their own: whether B follows is told by A's words."""
+    """Each kind of document has its own words, so the words of A show whether B follows."""
     rng = np.random.default_rng(0)
     rows = [[f"{d % 4}:{rng.integers(6)}" for _ in range(24)] for d in range(120)]
     whole = Corpus.from_sequences(rows)
@@ -160,13 +162,15 @@ def test_next_sentence_is_learnt():
     model = Superbloom(**options).fit(corpus, steps=300, valid_every=1000, quiet=True).model
     batch = Training(model, corpus, TrainConfig(steps=1, batch_size=400)).batches()[10_000]
     with torch.no_grad():
-        told = model.network.follows(model.encode(batch.ids, torch.zeros(400, 1, dtype=torch.long))[:, 0, 0]).argmax(1)
+        predicted = model.network.follows(
+            model.encode(batch.ids, torch.zeros(400, 1, dtype=torch.long))[:, 0, 0]
+        ).argmax(1)
     asked = batch.follows >= 0
-    # A quarter of the strangers are of the same kind of document, so that 7 of 8 is the best there is.
-    assert (told == batch.follows)[asked].float().mean() > 0.75
+    # A quarter of the other documents are of the same kind, so the best possible share is 7 of 8.
+    assert (predicted == batch.follows)[asked].float().mean() > 0.75
 
 
-def test_the_side_of_a_word_is_told_apart():
+def test_the_side_of_a_word_changes_the_prediction():
     from superbloom.corpus.vocab import Vocab
     from superbloom.model.model import Model
 
@@ -200,7 +204,7 @@ def test_the_total_is_the_number_of_targets(lengths, step):
     assert batch.total == int((batch.targets != Special.PAD).sum())
 
 
-def test_a_run_begins_with_its_sentence_if_it_still_reaches_where_it_would_have_begun():
+def test_a_run_begins_with_its_sentence_if_it_still_reaches_its_first_start():
     corpus = documents([[4, 3]])
     starts, lengths = np.array([3, 3, 3, 6, 6]), np.array([3, 4, 5, 2, 3])
     assert _sentence(corpus, starts, lengths).tolist() == [3, 0, 0, 6, 4]

@@ -1,4 +1,4 @@
-"""Text becomes ids as the tokenizers library and a plain loop say; files of text are checked."""
+"""Text becomes the ids that the tokenizers library and a plain loop give; damaged files of text are refused."""
 
 import secrets
 import sys
@@ -18,7 +18,7 @@ from superbloom.storage.arrow import write_arrow
 from tests.support.cases import CASES
 from tests.support.texts import begins_of, is_punctuation, pieces_of, words_of
 
-# Words that meet often enough to make bigrams, and everything BERT's rules are about.
+# Words that are often adjacent, so that bigrams occur, and every kind of character that BERT's rules mention.
 PIECES = st.sampled_from(
     [
         *("a", "b", "ab", "B", "é", "E\u0301", "ǅ", "İ", "ß", "ΣΑΣ", "각", "한", "中", "国", "ﬁ", "x" * 130, "各" * 3),
@@ -118,7 +118,7 @@ def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, dat
     assert (spans[:, 0] <= spans[:, 1]).all()
     assert (spans[1:, 0] >= spans[:-1, 1]).all()
     assert not len(spans) or (spans[0, 0] >= 0 and spans[-1, 1] <= len(text))
-    # What an entry stands for reads as the entry, unless one character became several pieces.
+    # The characters of an entry read as the entry, unless one character became several pieces.
     for name, (start, end) in zip(entries, spans.tolist(), strict=True):
         if "각" not in text and "한" not in text and not any(0xAC00 <= ord(c) <= 0xD7A3 for c in text):
             assert " ".join(w for w, _, _ in words_of(text[start:end], lowercase)).startswith(
@@ -131,7 +131,7 @@ def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, dat
 
 @settings(max_examples=CASES // 10)
 @given(st.lists(TEXTS, max_size=5))
-def test_what_was_read_before_changes_nothing(texts):
+def test_a_reader_that_has_read_other_texts_gives_the_same_words(texts):
     reader = Reader()
     for text in texts:
         found, fresh = reader.read(text.encode()), Reader().read(text.encode())
@@ -151,7 +151,7 @@ def test_memory_of_what_was_read_is_bounded(monkeypatch):
         assert len(reader.known) < 200
 
 
-def test_library_batches_do_not_show(monkeypatch):
+def test_small_batches_give_the_same_ids(monkeypatch):
     text = "Ünïcode 中国人 plain words élan " * 20 + " ".join(f"w{number} é{number}" for number in range(300))
     names = {f"w{number}": Kind.UNIGRAM for number in range(300)} | {"中 国": Kind.BIGRAM, "plain": Kind.WORD_PIECE}
     whole = vocabulary(names).segmenter.segment(text)
@@ -171,7 +171,7 @@ def test_the_table_finds_what_is_in_it(keys, others):
     assert found.tolist() == [expected.get(key, -1) for key in keys + others]
 
 
-def test_a_table_whose_keys_all_meet():
+def test_a_table_whose_keys_all_begin_at_one_slot():
     clash = HashTable(np.arange(0), np.arange(0))
     clash._slots = lambda keys: np.zeros(len(keys), dtype=np.int64)  # type: ignore[method-assign]
     clash.__init__(np.arange(5) * 3, np.arange(5))  # type: ignore[misc]
@@ -209,13 +209,13 @@ def test_a_catalogue_of_other_names_has_no_segmenter():
         vocabulary({"a": Kind.UNIGRAM}).segmenter.segment("a\ud800")
 
 
-def test_without_the_library_the_remedy_is_told(monkeypatch):
+def test_without_the_library_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(InputError, match=r"pip install 'superbloom\[text\]'"):
         _ = vocabulary({"a": Kind.UNIGRAM}).segmenter
 
 
-def test_bytes_that_are_not_text_are_told():
+def test_bytes_that_are_not_utf8_are_refused_with_their_place():
     with pytest.raises(UnicodeDecodeError) as raised:
         Reader().read(b"caf\xe9 ol\xe9")
     assert raised.value.start == 3
@@ -246,7 +246,7 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "told", "message"),
+    ("kinds", "normalisation", "message"),
     [
         ([0, 1, 3], b"cased", "kinds from 0 to 3; 0 to 2 are allowed"),
         ([0, -1, 2], b"cased", "kinds from -1 to 2; 0 to 2 are allowed"),
@@ -258,11 +258,11 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
         ([0, 1, 1], b"cased", "'a b' is no UNIGRAM"),
     ],
 )
-def test_damaged_vocabularies_of_text_are_refused_by_name(tmp_path, kinds, told, message):
+def test_damaged_vocabularies_of_text_are_refused_by_name(tmp_path, kinds, normalisation, message):
     table = pa.table({"name": pa.array(["a", "b", "a b"], pa.large_string()), "count": [3, 2, 1]})
     if kinds is not None:
         table = table.append_column("kind", pa.array(kinds, pa.int8()))
-    table = table.replace_schema_metadata(None if told is None else {b"superbloom.text": told})
+    table = table.replace_schema_metadata(None if normalisation is None else {b"superbloom.text": normalisation})
     write_arrow(table, tmp_path / "vocab.arrow")
     with pytest.raises(InputError, match=f"vocab.arrow: {message}"):
         Vocab.open(tmp_path / "vocab.arrow")
@@ -313,13 +313,13 @@ def test_sentences_that_do_not_fit_their_rows_are_refused(tmp_path, sentences):
 
 
 def longest_run(table: HashTable) -> int:
-    """How many places in a row are taken, at most; the first place follows the last."""
+    """The largest number of consecutive slots that are taken; the first slot follows the last."""
     free = np.flatnonzero(table.keys < 0)
     return int(np.diff(free, append=free[0] + len(table.keys)).max()) - 1
 
 
 def test_bigrams_chosen_to_collide_are_found_as_fast_as_others():
-    """Keys that all lie in one 128th of a table that multiplies by the golden ratio: it took 15,000 rounds and more."""
+    """These keys all fall into one 128th of a table that multiplies by the golden ratio, which took 15,000 rounds."""
     keys = np.arange(2000**2)
     keys = keys[(keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(57) == 0]
     for number in range(20):
@@ -336,7 +336,7 @@ class MultipliedOnce(HashTable):
 
 @pytest.mark.parametrize(("above", "below"), [(1, 2), (1, 3), (2, 5)])
 def test_bigrams_are_found_fast_by_a_factor_near_a_fraction(monkeypatch, above, below):
-    """One product with it puts the keys into as many runs as the fraction has values."""
+    """A single product with such a factor puts the keys into a few long runs, one per value of the fraction."""
     monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits * above // below + 2**44)
     keys = np.arange(4000)
     assert longest_run(MultipliedOnce(keys, keys)) >= 4000 // below

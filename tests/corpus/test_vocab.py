@@ -46,7 +46,7 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(typo):
         vocab.id(typo)
 
 
-def test_a_name_like_nothing_gets_no_suggestion():
+def test_a_name_close_to_no_other_gets_no_suggestion():
     with pytest.raises(InputError, match=r"is not among the 2 names$"):
         Vocab.from_counts({"Oslo": 1, "Bergen": 2}).id("qqqqqqqqqq")
 
@@ -134,6 +134,10 @@ def test_five_million_names_open_at_once_in_little_memory(tmp_path):
 def test_titles_are_found_by_other_spellings_and_addresses(spelling):
     vocab = Vocab.from_counts({"IP": 5, "TCP/IP (model)": 3, "tcp": 2, "Tcp": 1, "a_b": 1})
     assert vocab.id(spelling) == 1
-    assert vocab.names([vocab.id("tcp"), vocab.id("Tcp"), vocab.id("a_b")]) == ["tcp", "Tcp", "a_b"]  # as they are
+    assert vocab.names([vocab.id("tcp"), vocab.id("Tcp"), vocab.id("a_b")]) == [
+        "tcp",
+        "Tcp",
+        "a_b",
+    ]  # exact spellings come first
     with pytest.raises(InputError, match="not among the 5 names"):
         vocab.id("https://en.wikipedia.org/wiki/Nothing")

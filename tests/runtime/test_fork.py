@@ -1,4 +1,4 @@
-"""A loaded model in other processes: forked, pickled or copied, it answers as it does at home."""
+"""A loaded model that is forked, pickled or copied answers as in the process that loaded it."""
 
 import copy
 import os
@@ -40,13 +40,13 @@ def loaded(folder) -> Superbloom:
     return Superbloom.from_pretrained(folder)
 
 
-# In the parent, torch computes with two threads; then a function answers in forked processes.
+# torch computes with two threads in the parent; then a forked child calls a function.
 PARENT = """
 import multiprocessing, os, sys, threading, time
 import torch
 from superbloom import Superbloom
 
-SECONDS = 60  # without an answer for so long, a child hangs
+SECONDS = 60  # a child without an answer after this time hangs
 
 def child_says(function):
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -62,7 +62,7 @@ torch.set_num_threads(2)
 
 
 def parent(code: str, *arguments: object, **options: object) -> str:
-    """What a script prints that begins as above."""
+    """Run PARENT and more code in a process; return what it prints."""
     done = python(PARENT + code, *arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -229,7 +229,7 @@ def test_a_model_whose_folder_was_written_again_is_pickled_whole(folder, tmp_pat
 
 
 class Named(Superbloom):
-    """What a user may derive."""
+    """A class that a user may derive."""
 
     label = ""
 
@@ -247,7 +247,7 @@ def test_a_reference_carries_what_a_subclass_adds_and_how_it_was_loaded(folder, 
 def test_a_process_opens_a_folder_once_for_all_references(loaded, monkeypatch):
     data = pickle.dumps(loaded)
     first = pickle.loads(data)
-    monkeypatch.setattr(api, "load", None)  # it would fail
+    monkeypatch.setattr(api, "load", None)  # a call would fail
     second = pickle.loads(data)
     assert second.model is first.model
     second.extend(["name 7b"])
@@ -276,8 +276,8 @@ def test_a_folder_that_is_gone_is_refused(folder, tmp_path):
     shutil.rmtree(tmp_path / "model")
     with pytest.raises(InputError) as error:
         pickle.loads(data)
-    told = f"a model folder holds config.json; {tmp_path / 'model'} does not exist"
-    assert str(error.value) == f"the pickle of a model refers to its folder: {told}; put it back, and try again"
+    reason = f"a model folder holds config.json; {tmp_path / 'model'} does not exist"
+    assert str(error.value) == f"the pickle of a model refers to its folder: {reason}; put it back, and try again"
 
 
 def test_a_damaged_folder_is_refused_unless_it_was_loaded_unverified(folder, tmp_path):
@@ -293,7 +293,7 @@ def test_a_damaged_folder_is_refused_unless_it_was_loaded_unverified(folder, tmp
 
 @pytest.fixture
 def changed(ring_corpus, folder) -> dict[str, Superbloom]:
-    """Models that are in no folder."""
+    """Models that are not saved in any folder."""
     fitted = Superbloom(alpha=2, dim=16, ffn_dim=16, seq_len=8).fit(ring_corpus, steps=2, quiet=True)
     return {"fitted": fitted, "extended": Superbloom.from_pretrained(folder).extend(["name 7b"])}
 
@@ -352,7 +352,7 @@ def test_a_vocabulary_of_text_is_pickled_and_copied(way):
     assert again.segmenter.segment(text).ids.tolist() == ids
 
 
-def test_an_unknown_name_is_told_across_processes():
+def test_an_unknown_name_keeps_its_message_across_processes():
     error = UnknownNameError("Copenhagan", 20_000, lambda: ["Copenhagen"])
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is UnknownNameError

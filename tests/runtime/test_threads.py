@@ -1,4 +1,4 @@
-"""How many threads, and how they wait."""
+"""The number of threads and how they wait: by quota, cores and the user's choice."""
 
 import os
 import re
@@ -89,7 +89,7 @@ torch.ones(9).sum()
 
 
 def spin_count_of_openmp(code: str) -> int:
-    """How long threads spin, as GNU OpenMP itself prints it."""
+    """The rounds that threads spin, as GNU OpenMP itself prints it."""
     done = subprocess.run([sys.executable, "-c", code], env=bare(), capture_output=True, text=True, check=True)
     found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
     assert found, done.stderr
