@@ -1,7 +1,7 @@
 """Rows of ids and what they are made of: vocabulary, splits, text as ids, and the segments that a model reads."""
 
 from superbloom.corpus.corpus import Corpus
-from superbloom.corpus.numbering import check_enough_names, check_name_limits
+from superbloom.corpus.numbering import check_enough_names
 from superbloom.corpus.segmenter import UNKNOWN_TOKEN, Kind, Segmenter
 from superbloom.corpus.segments import Segments, cut_segments, draws_per_segment, ids_per_segment, segment_lengths
 from superbloom.corpus.splits import SPLITS, split_of
@@ -21,7 +21,6 @@ __all__ = [
     "Vocab",
     "Words",
     "check_enough_names",
-    "check_name_limits",
     "cut_segments",
     "draws_per_segment",
     "ids_per_segment",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from superbloom.evaluate import KS, markdown
 from superbloom.reproduce import paper
-from superbloom.reproduce.cells import DEEP_LAYERS, NEGATIVES_SHARE, PAPER_PREFIX
+from superbloom.reproduce.cells import DEEP_LAYERS, NEGATIVES_SHARE, PAPER_PREFIX, TEXT_PAIRS
 from superbloom.reproduce.results import NO_PRIOR, Results
 
 HEADER = ["model", "parameters", "d", "layers", "steps", *(f"rec@{k}" for k in KS), "over seeds", "the paper"]
@@ -77,8 +77,8 @@ def table_5(results: Results, pictures: set[str]) -> Iterator[str]:
     if not names:
         return
     yield "## Tables 4 and 5: text"
-    pairs = [((narrow, rows[0]), (wide, rows[1])) for narrow, wide, rows in results.text_pairs()]
-    stand_for = dict(model for pair in pairs for model in pair)
+    stand_for = {f"baseline-h{width}": rows[0] for width, _, _, rows in TEXT_PAIRS}
+    stand_for |= {wide: rows[1] for _, wide, rows in results.text_pairs()}
     names.sort(key=lambda name: results.first(name)["parameters"])
     yield "Small stand-ins: narrow unhashed models, and hashed models of the same size. All train for the same time."
     yield markdown(HEADER, [_row(results, name, paper.TABLE_5.get(stand_for.get(name, ""))) for name in names])
