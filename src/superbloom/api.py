@@ -31,7 +31,7 @@ from superbloom.hashing import check_sizes, max_alpha
 from superbloom.model import Model
 from superbloom.model.extend import extend
 from superbloom.predict import Predictor
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.special import Special
 from superbloom.storage import MANIFESTS, read_consistently, sha256
 from superbloom.store import Stored, load, save
@@ -155,7 +155,7 @@ class Superbloom:
         initialised = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
         # With several processes, only the main one has the model to use and save.
-        self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
+        self._use(replace(model, prior=calibrate(model, corpus)) if is_main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
@@ -264,7 +264,7 @@ class Superbloom:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all; share it with any tool that copies folders."""
-        if main_process():
+        if is_main_process():
             save(self.model, folder, training=self.training, metrics=self.metrics)
 
     @classmethod

@@ -26,8 +26,8 @@ from superbloom.commands.recommend import recommend
 from superbloom.commands.reproduce import reproduce
 from superbloom.commands.serve import serve
 from superbloom.commands.train import train
-from superbloom.errors import InputError, out_of_memory
-from superbloom.runtime import main_process
+from superbloom.errors import InputError, is_out_of_memory
+from superbloom.runtime import is_main_process
 from superbloom.runtime.addresses import address_limit, check_imports
 from superbloom.version import __version__
 
@@ -57,14 +57,14 @@ def main() -> None:
     except (MemoryError, RuntimeError, ImportError) as error:
         if "gloo" in str(error) or "NCCL" in str(error):
             _fail("another process of this training ended; see its message, and continue with --resume")
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         limited = "" if address_limit() is None else "raise ulimit -v, "
         _fail(f"out of memory; {limited}lower --batch-size, --logits-mb or --dim, or raise --alpha")
 
 
 def _fail(message: str) -> None:
-    where = "" if main_process() else f" in process {os.getpid()}"
+    where = "" if is_main_process() else f" in process {os.getpid()}"
     typer.echo(f"error{where}: {printable(' '.join(message.splitlines()))}", err=True)
     sys.exit(2)
 

@@ -80,12 +80,12 @@ def room_for(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise InputError(f"out of memory: {_asked(str(error))} for {what}; {remedy}") from None
 
 
-def out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out: in numpy, in torch, while loading a library or starting a thread."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY_PHRASES)
 

@@ -16,7 +16,7 @@ from superbloom.config.training import TrainConfig
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.model.model import Model
-from superbloom.runtime.ranks import main_process
+from superbloom.runtime.ranks import is_main_process
 from superbloom.training.callback import TrainingCallback
 from superbloom.training.checkpoints import checkpoints, step_of
 from superbloom.training.distributed import placement
@@ -180,7 +180,7 @@ def test_the_environment_tells_how_many_there_are(monkeypatch):
         monkeypatch.setenv(name, str(value))
     place = placement(None, "ddp", 32)
     assert (place["devices"], place["num_nodes"]) == (4, 2)
-    assert not main_process()
+    assert not is_main_process()
     with pytest.raises(InputError, match="devices=2, but 4 processes were started on each machine"):
         placement(2, "ddp", 32)
     with pytest.raises(InputError, match="batch_size=12 does not divide among 8 processes"):
@@ -193,4 +193,4 @@ def test_slurm_tells_it_too(monkeypatch):
     place = placement(None, "fsdp", 12)
     assert (place["devices"], place["num_nodes"]) == (2, 3)
     assert not place["plugins"][0].auto_requeue
-    assert main_process()
+    assert is_main_process()

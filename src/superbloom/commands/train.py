@@ -12,7 +12,7 @@ from superbloom.commands.console import command, print_json, q
 from superbloom.commands.options import CorpusFolder, Json, Out, options_of
 from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, split_options
 from superbloom.errors import InputError
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 
 if TYPE_CHECKING:
     from superbloom.corpus import Corpus
@@ -37,7 +37,7 @@ def train(
     """Train a model, by default for five minutes. Checkpoints and log are kept beside it, in OUT.run."""
     chosen = {name: value for name, value in options.items() if value is not None}
     result = train_folder(corpus, out, preset, resume, overwrite, chosen, from_model)
-    if not main_process():
+    if not is_main_process():
         return
     if json_:
         print_json(result)

@@ -12,6 +12,6 @@ import os
 RANK_VARIABLES = (("RANK", "TORCHELASTIC_RUN_ID"), ("SLURM_PROCID", "SLURM_NTASKS"), ("LOCAL_RANK", "LOCAL_RANK"))
 
 
-def main_process() -> bool:
+def is_main_process() -> bool:
     """Whether this process writes and prints. It needs no connection between the processes."""
     return not any(int(os.environ.get(rank) or 0) for rank, sign in RANK_VARIABLES if sign in os.environ)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from superbloom.errors import InputError
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.storage.atomic import fsync, read_consistently, swap
 from superbloom.storage.locks import holds, locked
 from superbloom.version import __version__
@@ -77,7 +77,7 @@ def only_writer(path: str | Path, kind: str) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     created = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    if holds(lock) or not main_process():
+    if holds(lock) or not is_main_process():
         yield
         return
     try:

@@ -16,7 +16,7 @@ from superbloom.errors import InputError
 from superbloom.evaluate import KS, HeldOut, ranks
 from superbloom.model import Model, Prior, training_counts
 from superbloom.predict import Predictor
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.training.distributed import agree
 from superbloom.training.logs import Log
 from superbloom.training.progress import TrainingProgress
@@ -67,7 +67,7 @@ class TrainingCallback(L.Callback):
             raise InputError(f"processes resume from steps {-least} to {most}; {self.run} must be a folder all share")
         self.started = time.monotonic()
         self.validated = self.seconds
-        if self.run is not None and main_process():
+        if self.run is not None and is_main_process():
             self.run_log = Log(self.run, step)
 
     def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, *_: Any) -> None:
@@ -103,7 +103,7 @@ class TrainingCallback(L.Callback):
             step, better, best = trainer.global_step, 0, 0
             with training.optimizer.averaged():
                 training.gather_sharded_weights()
-                if main_process():
+                if is_main_process():
                     rank = ranks(self.predictor, self.held_out).rank
                     recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
                     highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
@@ -115,7 +115,7 @@ class TrainingCallback(L.Callback):
                     self.improved = step
                 if best and self.config.patience:
                     self.taken = step
-                    if main_process() or not training.sharded:
+                    if is_main_process() or not training.sharded:
                         self._keep(self.predictor.model.network.state_dict())
 
     def _keep(self, weights: dict[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.model import Model, check_vocabulary
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.training.callback import TrainingCallback, patience_exhausted
 from superbloom.training.checkpoint_io import AtomicCheckpoints
 from superbloom.training.checkpoints import check_identity, checkpoints, identity, newest_whole, step_of
@@ -65,7 +65,7 @@ def fit(
     training = Training(model, corpus, config, facts)
     training.batches()  # refuses a corpus without training rows
     place = placement(config.devices, config.strategy, config.batch_size)
-    progress = TrainingProgress(config, quiet or not main_process())
+    progress = TrainingProgress(config, quiet or not is_main_process())
     path = None if run is None else run.path
     lock = nullcontext() if path is None else lock_run(path)
     with lock, _quiet_lightning(), Stop(on_sigterm=run is not None) as stop:
@@ -177,5 +177,5 @@ def _quiet_lightning() -> Iterator[None]:
 
 
 def _notice(line: str) -> None:
-    if main_process():
+    if is_main_process():
         sys.stderr.write(f"{line}\n")

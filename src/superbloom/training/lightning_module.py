@@ -22,7 +22,7 @@ from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.model import Model
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.training.batches import Batch, Batches, BatchStream
 from superbloom.training.checkpoints import IDENTITY
 from superbloom.training.distributed import detach_worker
@@ -61,7 +61,7 @@ class Training(L.LightningModule):
         """Copy sharded weights into the model of the main process. All processes have to call it."""
         if self.sharded:
             state = self.trainer.strategy.lightning_module_state_dict()
-            if main_process():
+            if is_main_process():
                 prefix = "objective.network."
                 self.model.network.load_state_dict({name.removeprefix(prefix): value for name, value in state.items()})
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from superbloom.errors import InputError
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 from superbloom.storage import locked, read_json, write_atomically
 from superbloom.training.checkpoints import checkpoints, step_of
 from superbloom.training.logs import LOG_FILE, TENSORBOARD_FOLDER
@@ -80,7 +80,7 @@ class RunFolder:
 
     def check_new(self) -> None:
         """Raise InputError if a new run in this folder would destroy something."""
-        if not main_process():  # the main process may already be writing here
+        if not is_main_process():  # the main process may already be writing here
             return
         found = checkpoints(self.path)
         if self.settings is None:
@@ -103,7 +103,7 @@ class RunFolder:
 
     def begin(self, resume: bool) -> None:
         """Make the folder ready for training. fit calls it when nothing is left that could be refused."""
-        if self.settings is None or not main_process():
+        if self.settings is None or not is_main_process():
             return
         if not resume:
             self._clear()
@@ -111,7 +111,7 @@ class RunFolder:
 
     def mark_finished(self) -> None:
         """Let the next `superbloom train` clear this run without --overwrite."""
-        if main_process():
+        if is_main_process():
             self._write_settings(finished=True)
 
     def _clear(self) -> None:
@@ -137,7 +137,7 @@ class RunFolder:
 @contextmanager
 def lock_run(run: Path) -> Iterator[None]:
     """Lock a run folder against other trainings until the block or the process ends."""
-    if not main_process():
+    if not is_main_process():
         yield
         return
     run.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any
 
-from superbloom.runtime import main_process
+from superbloom.runtime import is_main_process
 
 
 class Stop:
@@ -42,5 +42,5 @@ class Stop:
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])
             again = "; Ctrl-C again ends at once, without saving"
-        if main_process():
+        if is_main_process():
             os.write(2, f"\nstopping after this step{again}\n".encode())  # not print: a handler may interrupt anything
