@@ -68,14 +68,16 @@ def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
 def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
     kind, _ = kind_of(hint)
     flag, choices = spec.metadata["flag"], choices_of(kind)
+    type_ = _command_line_type(spec, kind)
+    repeated = " May be repeated." if type_ == list[str] else ""
     option = typer.Option(
         *([flag] if flag else []),
-        help=spec.metadata["help"] + _default_text(spec),
+        help=spec.metadata["help"] + repeated + _default_text(spec),
         metavar=f"<{'|'.join(choices)}>" if choices else None,
         rich_help_panel=panel,
         show_default=False,
     )
-    return Annotated[_command_line_type(spec, kind) | None, option]
+    return Annotated[type_ | None, option]
 
 
 def _default_text(spec: Field[Any]) -> str:

@@ -36,9 +36,9 @@ class QueryOptions(SearchOptions):
     combine: str | Sequence[float] | Any = option(
         "sum", "How hashes are combined: sum, min or max of log-probabilities, or weights: 0.7,0.3."
     )
-    exclude: Iterable[str] = option((), "Names never returned; may be repeated.")
+    exclude: Iterable[str] = option((), "Names never returned.")
     exclude_context: bool = option(False, "Also exclude the names of the context.", flag="--exclude-context")
-    allow: Iterable[str] | None = option(None, "Return only these names; may be repeated.")
+    allow: Iterable[str] | None = option(None, "Return only these names.")
     min_score: float | None = option(None, "Return no name that scores less.")
     explain: bool = option(False, "Return the reasons and the certificate.", flag="--explain")
 

@@ -30,7 +30,7 @@ class Settings:
     host: str = option("127.0.0.1", "Address to listen on; one that other machines can reach needs a key.")
     port: int = option(8000, "Port to listen on; 0 is any free port.", whole(0, 65535))
     api_key: str | None = None
-    cors: tuple[str, ...] = option((), "Origin of another site whose pages may send requests; may be repeated.")
+    cors: tuple[str, ...] = option((), "Origin of another site whose pages may send requests.")
     max_k: int = option(1000, "Most names of one answer.", whole(1))
     max_context: int | None = option(None, "Most names of one context.", whole(1), shown_default="what the model reads")
     max_queries: int = option(256, "Most contexts of one request.", whole(1))

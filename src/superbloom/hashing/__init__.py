@@ -6,10 +6,9 @@ to them later.
 
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import check_sizes, max_alpha
-from superbloom.hashing.growth import RESERVE, extended, room_for_more
+from superbloom.hashing.growth import extended, room_for_more
 
 __all__ = [
-    "RESERVE",
     "BloomHash",
     "check_sizes",
     "extended",

@@ -14,15 +14,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from superbloom.config import ExtendOptions
 from superbloom.errors import InputError
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import digest_codes, repeated
 
-RESERVE = 0.25  # growth of a bucket beyond alpha, as a share of alpha
 MAX_TRADE_ROUNDS = 64  # rounds of random trades; ids that still collide are then placed by trying every bucket
 
 
-def extended(bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float = RESERVE, seed: int = 0) -> BloomHash:
+def extended(
+    bloom: BloomHash, similar: Sequence[Sequence[int]], reserve: float = ExtendOptions.reserve, seed: int = 0
+) -> BloomHash:
     """Hash functions with len(similar) more ids. similar[i] lists known ids that new id i is similar to, or none.
 
     >>> bloom = BloomHash.random(num_ids=40, num_hashes=2, alpha=4)

@@ -11,15 +11,20 @@ from dataclasses import replace
 
 import torch
 
+from superbloom.config import ExtendOptions
 from superbloom.errors import InputError
-from superbloom.hashing import RESERVE, extended
+from superbloom.hashing import extended
 from superbloom.model.model import Model
 from superbloom.model.network import Network
 from superbloom.model.prior import Prior
 
 
 def extend(
-    model: Model, names: Iterable[str], *, like: Mapping[str, Sequence[str]] | None = None, reserve: float = RESERVE
+    model: Model,
+    names: Iterable[str],
+    *,
+    like: Mapping[str, Sequence[str]] | None = None,
+    reserve: float = ExtendOptions.reserve,
 ) -> Model:
     """The model with more names. Their ids follow the old ids, in the given order.
 

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from superbloom.config import ModelConfig, Settings, TrainConfig
+from superbloom.config import ModelConfig, TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing import check_sizes, max_alpha
-from superbloom.model import piece_shape
-from superbloom.model.masks import SCHEMES
-from superbloom.training.limits import BYTES_PER_COPY, machine_memory, num_parameters
+from superbloom.training.costs import operations, output_weights, serve_memory, softmaxes_joined, train_memory
+from superbloom.training.limits import machine_memory, num_parameters
 
 UNITS = {"": 1} | {f"{k}{b}": f ** (i + 1) for f, b in ((1000, "b"), (1024, "ib")) for i, k in enumerate("kmgt")}
 MAX_TOKENS = 200_000  # of the paper's largest full softmax, and of the largest in docs/training.md
@@ -30,7 +29,6 @@ DIMS = (768, 512, 384, 256, 192, 128, 96, 64, 48, 32)
 # (at most this number of ids, start with this d): our default, then the paper's at 500K, 1M and 5.3M ids.
 DIM_OF_IDS = ((200_000, 128), (1_000_000, 256), (5_000_000, 512), (math.inf, 768))
 MIN_DIM = 128  # d is not lowered further while a larger alpha fits
-PROGRAM_BYTES = 450 * 2**20  # of Python and the libraries, before there is a model
 # A training step reaches this share of the rate of large matrix products (docs/sizes.md).
 SHARE_OF_PRODUCTS = 0.6
 # Time of a head relative to fp32, for one query and for 64 (docs/search.md).
@@ -69,8 +67,8 @@ class Plan:
 
     def seconds_per_query(self, rates: Rates) -> dict[str, tuple[float, float]]:
         """Seconds for one query and for 64 at once, for each precision of the head."""
-        one = 4 * _output_weights(self.config) / rates.reading
-        many = 64 * 2 * _output_weights(self.config) * _joined(self.config) / rates.narrow
+        one = 4 * output_weights(self.config) / rates.reading
+        many = 64 * 2 * output_weights(self.config) * softmaxes_joined(self.config) / rates.narrow
         layers = self.operations["layers"] / 3 / self.training.batch_size / rates.products
         return {
             name: (layers + a * one + SEARCH_SECONDS[0], 64 * layers + b * max(one, many) + SEARCH_SECONDS[1])
@@ -165,65 +163,6 @@ def costs(config: ModelConfig, training: TrainConfig, memory: int) -> Plan:
     )
 
 
-def train_memory(config: ModelConfig, training: TrainConfig, size: int) -> dict[str, int]:
-    """Peak bytes of each part of training, without the corpus, which is memory-mapped."""
-    elements, asked = _elements(config, training)
-    queries = asked * training.batch_size * (config.num_hashes if config.softmax == "joint" else 1)
-    tokens = config.output_buckets * _joined(config)
-    if training.loss == "sampled":
-        tokens = min(tokens, training.samples)
-    rows, width = piece_shape(queries, tokens, training.logits_mb)
-    each = elements * (12 * config.dim + 2 * config.ffn_dim) + 3 * config.heads * elements**2 * config.distance
-    parts = {
-        "weights": 4 * size,
-        # A tied embedding has a gradient from the input and one from the output before they are added.
-        "gradients": 4 * size + (4 * config.num_tokens * config.dim if config.tied else 0),
-        "optimizer": 8 * size,
-        "average": BYTES_PER_COPY * size * bool(training.average),
-        "best weights": BYTES_PER_COPY * size * bool(training.patience),
-        "logits": 4 * rows * width,
-        "activations": 4 * training.batch_size * (config.layers * each + 4 * asked * config.num_hashes * config.dim),
-        "hash tables": _tables(config),
-        "program": PROGRAM_BYTES,
-    }
-    processes = training.devices or 1
-    return {name: processes * value for name, value in parts.items()}
-
-
-def serve_memory(config: ModelConfig, size: int) -> dict[str, int]:
-    """Bytes of a serving process for each precision of the output weights.
-
-    bf16 and int8 weights are made from the fp32 file, which stays memory-mapped. A tied embedding takes memory only for
-    the rows that are read.
-    """
-    output = _output_weights(config)
-    batch = Settings().batch
-    fixed = PROGRAM_BYTES + _tables(config) + 4 * (config.num_ids * config.num_hashes + 2 * config.num_ids)
-    fixed += 2 * 4 * batch * config.num_hashes * config.output_buckets * _joined(config)
-    held = {"fp32": 4, "bf16": 2, "int8": 1}
-    return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in held.items()}
-
-
-def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
-    """Floating-point operations of a step: the products of the forward pass, and twice that number backward."""
-    elements, asked = _elements(config, training)
-    d, f = config.dim, config.ffn_dim
-    each = config.num_hashes if config.inputs == "tokens" else 1
-    whole = 2 * elements * (4 * d * d + 2 * d * f) + 4 * elements**2 * d
-    queries = asked * each
-    last = 2 * queries * (2 * d * d + 2 * d * f) + 4 * elements * d * d + 4 * queries * elements * d
-    if SCHEMES[config.mask_as].is_ordered:
-        last = whole
-    tokens = config.output_buckets * _joined(config)
-    if training.loss == "sampled":
-        tokens = min(tokens, training.samples)
-    output = 2 * asked * config.num_hashes * tokens * d
-    return {
-        "layers": 3.0 * training.batch_size * ((config.layers - 1) * whole + last),
-        "output": 3.0 * training.batch_size * output,
-    }
-
-
 def measure() -> Rates:
     """Time matrix products on this machine for a few tenths of a second."""
     square, wide = torch.ones(512, 512), torch.ones(2**15, 512)
@@ -295,26 +234,6 @@ def _seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:,.1f} s"
     return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:,.1f} ms"
-
-
-def _elements(config: ModelConfig, training: TrainConfig) -> tuple[int, int]:
-    """The number of elements of a segment that the layers read, and the number of places that are predicted."""
-    n = config.seq_len
-    each = config.num_hashes if config.inputs == "tokens" else 1
-    elements, predicted = SCHEMES[config.mask_as].sizes(n, max(1, round(training.mask_share * n)))
-    return each * elements, predicted
-
-
-def _joined(config: ModelConfig) -> int:
-    return config.num_hashes if config.softmax == "joint" else 1
-
-
-def _output_weights(config: ModelConfig) -> int:
-    return config.num_hashes * config.output_buckets * config.dim
-
-
-def _tables(config: ModelConfig) -> int:
-    return 2 * 4 * config.num_ids * config.num_hashes + 8 * config.num_hashes * (config.num_buckets + 1)
 
 
 def _with_heads(options: dict[str, Any]) -> dict[str, Any]:
