@@ -1,4 +1,4 @@
-"""What a model costs, by formulas: bytes of training and serving, floating-point operations of a step (docs/sizes.md)."""
+"""What a model costs, by formulas: bytes of training and serving, operations of a step (docs/sizes.md)."""
 
 from __future__ import annotations
 
