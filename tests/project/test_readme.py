@@ -152,7 +152,8 @@ def test_what_can_be_asked_of_the_search_can_be():
     from superbloom import BloomHash, Bonus, top_k
 
     page = (ROOT / "docs" / "search.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if block.startswith("found = top_k("))
     bloom = BloomHash.random(2000, 2, 10)
     log_probs = torch.randn(2, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
     names = {"torch": torch, "top_k": top_k, "Bonus": Bonus, "bloom": bloom, "log_probs": log_probs}

@@ -16,8 +16,7 @@ import pytest
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
 from superbloom.reproduce.lab import Lab
-from superbloom.runtime import ranks as processes
-from superbloom.storage import folder
+from superbloom.storage import folder, locks
 from superbloom.store import model_folder as store
 from tests.support import disk, launch
 
@@ -58,7 +57,7 @@ def held(place: str, broken: Callable[[], None] | None) -> None:
 
 def without_locks() -> None:
     """The twin: everybody gets every lock."""
-    processes.fcntl.flock = lambda *_: None
+    locks.fcntl.flock = lambda *_: None
 
 
 class Two:
@@ -187,7 +186,7 @@ def test_where_there_are_no_locks_it_is_written_all_the_same(tmp_path, monkeypat
     def no_locks(*_) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(processes.fcntl, "flock", no_locks)
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
     NEW.save(tmp_path / "corpus")
     assert Corpus.open(tmp_path / "corpus").fingerprint() == NEW.fingerprint()
     assert [file.name for file in tmp_path.iterdir()] == ["corpus"]
@@ -203,8 +202,8 @@ def test_a_lock_that_was_removed_by_who_held_it_is_taken_anew(tmp_path, monkeypa
             removed.append(path)
         flock(file, how)
 
-    monkeypatch.setattr(processes.fcntl, "flock", removing)
-    with processes.locked(path, "busy"), pytest.raises(BlockingIOError), locked_by_another(path):
+    monkeypatch.setattr(locks.fcntl, "flock", removing)
+    with locks.locked(path, "busy"), pytest.raises(BlockingIOError), locked_by_another(path):
         pass
     assert removed
 
