@@ -38,7 +38,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as a site, in site/; tests/test_docs.py builds it, too. Not --quiet: it hides warnings from --strict.
+# The documentation as a site, in site/; tests/project/test_docs.py also builds it. Not --quiet: it hides warnings from --strict.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

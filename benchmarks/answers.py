@@ -1,6 +1,6 @@
 """What do precision and prior do to the answers, and are probabilities what they say?
 
-python benchmarks/answers.py MODEL CORPUS [--rows N]: recall on test rows by precision of the head and with or without
+python -m benchmarks.answers MODEL CORPUS [--rows N]: recall on test rows by precision of the head and with or without
 the prior, how much of fp32's top-20 each keeps, and hits against the probabilities of all answers, by tenths of them.
 """
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import report
 
-from superbloom.corpus import Corpus
-from superbloom.evaluate import HeldOut
+from superbloom.corpus.corpus import Corpus
+from superbloom.evaluate.held_out import HeldOut
 from superbloom.predict import Predictor
-from superbloom.store import load
+from superbloom.store.model_folder import load
+from tools.record import report
 
 K = 20
 

@@ -1,7 +1,7 @@
 """Token log-probabilities as a trained model gives them, for catalogues of any size.
 
 A query is a belief over ids: rank r of a random order has probability in proportion to r^-exponent. The tokens of
-each hash get the sums over their buckets, with some noise on the logits. `python benchmarks/beliefs.py MODEL CORPUS`
+each hash get the sums over their buckets, with some noise on the logits. `python -m benchmarks.beliefs MODEL CORPUS`
 compares this with a model (docs/search.md): exponent 1 and noise .6 do as the demo's model does, exponent .5 and noise
 1 as one that has learned for eight minutes on 259,996 names.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.hashing import BloomHash
+from superbloom.hashing.bloom import BloomHash
 
 RANKS = 100_000  # believed in one by one; what is left is spread evenly
 TRAINED, WEAK = (1.0, 0.6), (0.5, 1.0)
@@ -41,11 +41,11 @@ def beliefs(bloom: BloomHash, batch: int, exponent: float, noise: float, seed: i
 
 
 def main(model_folder: str, corpus_folder: str) -> None:
-    from superbloom.corpus import Corpus
-    from superbloom.evaluate import HeldOut
+    from superbloom.corpus.corpus import Corpus
+    from superbloom.evaluate.held_out import HeldOut
     from superbloom.predict import Predictor
-    from superbloom.search import top_k
-    from superbloom.store import load
+    from superbloom.search.certified import top_k
+    from superbloom.store.model_folder import load
 
     predictor = Predictor(load(model_folder).model)
     bloom = predictor.model.target_bloom

@@ -1,4 +1,4 @@
-"""What do all corpora say to the paper's claims?   python benchmarks/claims.py
+"""What do all corpora say to the paper's claims?   python -m benchmarks.claims
 
 Reads docs/results/*/results.json, which `superbloom reproduce` wrote, and puts one table of claims and verdicts between
 the marks of docs/results/index.md.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from record import between_marks
-
-from superbloom.report import markdown
+from superbloom.evaluate.tables import markdown
+from tools.record import between_marks
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 

@@ -1,4 +1,4 @@
-"""What do coherent hash functions cost to make?   python benchmarks/coherent.py --ids 500000 --coherent 2
+"""What do coherent hash functions cost to make?   python -m benchmarks.coherent --ids 500000 --coherent 2
 
 A made-up corpus: each row is of one of many clusters of 40 ids, frequent ones by Zipf's law, a fifth of it of any ids.
 Processor seconds of each part, one thread, and the peak of memory; how many neighbours in a bucket are of one cluster.
@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from peers.measuring import highest
-from record import report
 
-from superbloom import BloomHash, coherent
+from benchmarks.peers.measuring import highest
+from superbloom import BloomHash
 from superbloom.corpus import SPLITS
+from superbloom.hashing import coherent
+from tools.record import report
 
 CLUSTER, LENGTH = 40, 12
 

@@ -1,4 +1,4 @@
-"""What do the parts of the core cost?   python benchmarks/core.py
+"""What do the parts of the core cost?   python -m benchmarks.core
 
 Hashing the paper's catalogue; the loader beside the training step it feeds; one query's search beside the
 exhaustive ranking at 5,281,889 ids. Ratios are of one run; times are this machine's.
@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable
 
 import torch
-from record import report
 
-from superbloom.batches import Batches
-from superbloom.config import WIKIPEDIA_IDS, ModelConfig, TrainConfig
-from superbloom.hashing import BloomHash
-from superbloom.model import Model
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import WIKIPEDIA_IDS
+from superbloom.config.training import TrainConfig
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.model import Model
 from superbloom.prepare.bundled import bundled_corpus
-from superbloom.search import exhaustive, top_k
-from superbloom.train import Training
+from superbloom.search.certified import exhaustive, top_k
+from superbloom.training.batches import Batches
+from superbloom.training.lightning_module import Training
+from tools.record import report
 
 
 def seconds(what: Callable[[int], object], repeats: int) -> float:
@@ -33,9 +35,7 @@ def main() -> None:
     corpus = bundled_corpus()
     train = TrainConfig(steps=1)
     model = Model.create(ModelConfig(num_ids=corpus.num_ids), corpus.vocab)
-    batches = Batches(
-        corpus, seq_len=32, batch_size=train.batch_size, mask_share=train.mask_share, seed=0, perturb=False
-    )
+    batches = Batches.of(corpus, model.config, train)
     training = Training(model, corpus, train)
     optimizer = training.configure_optimizers()
 

@@ -1,7 +1,7 @@
 """What is the same when a command is run again, with more threads, on an older processor, with another torch?
 
-    python benchmarks/determinism.py measure [--python OTHER/bin/python …]
-    python benchmarks/determinism.py report        the table into docs/reliability.md
+    python -m benchmarks.determinism measure [--python OTHER/bin/python …]
+    python -m benchmarks.determinism report        the table into docs/reliability.md
 
 Each surroundings is a process of its own that prepares the built-in links in four ways, makes hash functions and
 batches, trains, and asks one and the same model; compared is the sha256 of what came out, and, where that differs, by
@@ -49,8 +49,8 @@ def one(folder: Path, model: Path) -> None:
     import torch
 
     from superbloom import BloomHash, Superbloom
-    from superbloom.batches import Batches
-    from superbloom.corpus import Corpus
+    from superbloom.corpus.corpus import Corpus
+    from superbloom.training.batches import Batches
 
     folder.mkdir(parents=True)
     found: dict[str, Any] = {"torch": torch.__version__, "corpora": corpora(folder)}
@@ -115,7 +115,7 @@ def digest(*parts: Any) -> str:
 
 
 def measure(given: argparse.Namespace) -> None:
-    from record import keep
+    from tools.record import keep
 
     ways = [(name, environment, sys.executable) for name, environment in SURROUNDINGS.items()]
     ways += [("", {}, python) for python in given.python]
@@ -124,8 +124,9 @@ def measure(given: argparse.Namespace) -> None:
         folder = given.work / str(number)
         if not (folder / "found.json").exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut off
-            source = {"PYTHONPATH": str(HERE.parent / "src"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-            command = [python, __file__, "one", "--work", str(folder), "--model", str(given.work / "model")]
+            paths = os.pathsep.join(map(str, (HERE.parent / "src", HERE.parent)))
+            source = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+            command = [python, "-m", __spec__.name, "one", "--work", str(folder), "--model", str(given.work / "model")]
             subprocess.run(command, check=True, env=os.environ | source | environment)
         found = json.loads((folder / "found.json").read_text(encoding="utf-8"))
         results[name or f"torch {found['torch']}"] = compared(given.work / "0", folder)
@@ -154,7 +155,7 @@ def compared(first: Path, other: Path) -> dict[str, str]:
 
 
 def report(_: argparse.Namespace) -> None:
-    from record import between_marks, markdown
+    from tools.record import between_marks, markdown
 
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = [

@@ -1,7 +1,7 @@
 """The figures of docs/how-it-works.md, drawn from a model and its tables, and the card of docs/model-card.md:
 
-python benchmarks/figures.py                    trains a small model on the built-in corpus, in a minute of one core
-python benchmarks/figures.py --model FOLDER     draws another model of the built-in corpus
+python -m benchmarks.figures                    trains a small model on the built-in corpus, in a minute of one core
+python -m benchmarks.figures --model FOLDER     draws another model of the built-in corpus
 
 The same commit draws the same figures, on one thread. Tables and the card are written between the marks of the pages.
 """
@@ -14,27 +14,28 @@ from typing import Any
 
 import matplotlib
 import torch
-from beliefs import TRAINED, beliefs
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MultipleLocator
-from record import between_marks
 
+from benchmarks.beliefs import TRAINED, beliefs
 from superbloom import Superbloom
 from superbloom.answers import Certificate
-from superbloom.card import card
-from superbloom.config import ModelConfig
-from superbloom.corpus import Corpus
-from superbloom.explain import facts_of
-from superbloom.growth import extend
-from superbloom.hashing import BloomHash
-from superbloom.model import Model, Network
+from superbloom.config.model import ModelConfig
+from superbloom.corpus.corpus import Corpus
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.extend import extend
+from superbloom.model.model import Model
+from superbloom.model.network import Network
 from superbloom.predict import Predictor
+from superbloom.predict.explain import facts_of
 from superbloom.prepare.bundled import bundled_corpus
-from superbloom.search import top_k
+from superbloom.search.certified import top_k
 from superbloom.special import MASK, Special
+from superbloom.store.card import card
+from tools.record import between_marks
 
 WIDTH = 7.3  # inches: 700 pixels of a page, on which 12 points are its text
 BLUE, PALE, GREY, LIGHT, RED = "#1f6f8b", "#d6e6ec", "#667077", "#eef0f1", "#b5482f"

@@ -1,4 +1,4 @@
-"""How much slower is everything beside one busy process?   python benchmarks/neighbour.py --work FOLDER [--out FILE]
+"""How much slower is everything beside one busy process?   python -m benchmarks.neighbour --work FOLDER [--out FILE]
 
 Training steps (100,000 ids, α=20, d=128), a certified top-20 of 5,281,889 ids for one query and for 64, and answers of
 a server (500,000 names, d=768) to eight clients: alone, and beside a process that computes without end. Two ways for
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 CHOICES = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
@@ -59,15 +59,14 @@ def timed(call: Any) -> float:
 
 def measure(beside: bool) -> dict[str, float]:
     """Training and search, in this process."""
-    from superbloom.threads import SPIN_COUNT  # before torch: superbloom sets how threads wait
+    from superbloom.runtime.threads import SPIN_COUNT  # before torch: superbloom sets how threads wait
 
     import torch  # isort: skip
-    from beliefs import TRAINED, beliefs
-    from search import K
-    from train_step import measure as measure_steps
-
-    from superbloom.hashing import BloomHash
-    from superbloom.search import top_k
+    from benchmarks.beliefs import TRAINED, beliefs
+    from benchmarks.search import K
+    from benchmarks.train_step import measure as measure_steps
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.search.certified import top_k
 
     print(f"OpenMP's threads spin for {os.environ['GOMP_SPINCOUNT']} rounds; ours is {SPIN_COUNT}", file=sys.stderr)
     bloom = BloomHash.random(NUM_IDS, num_hashes=2, alpha=50)
@@ -83,9 +82,9 @@ def measure(beside: bool) -> dict[str, float]:
 
 def serve(work: Path, beside: bool) -> float:
     """Median milliseconds of an answer, of eight clients."""
-    import serve as benchmark
+    from tools.load import serving
 
-    with benchmark.serving(work) as server:
+    with serving(work) as server:
         queries = work / "queries-fp32.json"
         server.clients(queries, clients=8, seconds=2)
         with busy_neighbour() if beside else nullcontext():
@@ -93,8 +92,8 @@ def serve(work: Path, beside: bool) -> float:
 
 
 def in_a_process(beside: bool) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", *(["--beside"] if beside else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", __spec__.name, "--one", *(["--beside"] if beside else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -115,8 +114,8 @@ def environment(way: dict[str, str]) -> Iterator[None]:
 def whole(work: Path, rounds: int = ROUNDS, ways: dict[str, dict[str, str]] = WAYS) -> dict[str, dict[str, float]]:
     """Milliseconds by way and place, "ours, beside"; of each the median of the rounds."""
     if not (work / "queries-fp32.json").is_file():
-        parts = ["make", "queries", "--ids", str(SERVED_IDS), "--precisions", "fp32", "--work", str(work)]
-        subprocess.run([sys.executable, str(HERE / "serve.py"), *parts], check=True)
+        parts = ["make", "queries", "--ids", str(SERVED_IDS), "--precisions", "fp32", "--work", str(work.resolve())]
+        subprocess.run([sys.executable, "-m", "benchmarks.serve", *parts], cwd=ROOT, check=True)
     cells: dict[str, list[dict[str, float]]] = {}
     for _ in range(rounds):
         for way, choices in ways.items():
@@ -139,7 +138,7 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.beside)))
         return
-    from record import between_marks, keep, markdown, report
+    from tools.record import between_marks, keep, markdown, report
 
     given.work.mkdir(parents=True, exist_ok=True)
     cells = whole(given.work)
@@ -154,7 +153,7 @@ def main() -> None:
     report("How much slower is everything beside one busy process?", header, rows, cells)
     if given.out is not None:
         keep(given.out, {"milliseconds": cells})
-        between_marks(HERE.parent / "docs" / "reliability.md", {"neighbour": markdown(header, rows)})
+        between_marks(ROOT / "docs" / "reliability.md", {"neighbour": markdown(header, rows)})
 
 
 if __name__ == "__main__":

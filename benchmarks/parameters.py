@@ -1,10 +1,10 @@
-"""Do our models have the sizes printed in the paper?   python benchmarks/parameters.py"""
+"""Do our models have the sizes printed in the paper?   python -m benchmarks.parameters"""
 
 import torch
-from record import report
 
-from superbloom.config import PRESETS
-from superbloom.model import Network
+from superbloom.config.presets import PRESETS
+from superbloom.model.network import Network
+from tools.record import report
 
 
 def main() -> None:

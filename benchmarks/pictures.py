@@ -1,7 +1,7 @@
 """Pictures of the playground for docs/playground.md, from servers that run:
 
 superbloom serve superbloom-demo/model --port 8123 &  superbloom serve TEXT-MODEL --port 8124 &
-python benchmarks/pictures.py --names http://127.0.0.1:8123/ --text http://127.0.0.1:8124/ --out docs/playground
+python -m benchmarks.pictures --names http://127.0.0.1:8123/ --text http://127.0.0.1:8124/ --out docs/playground
 """
 
 from __future__ import annotations

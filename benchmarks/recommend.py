@@ -1,4 +1,4 @@
-"""Next items on public logs, beside published numbers and RecTools.   python benchmarks/recommend.py --help
+"""Next items on public logs, beside published numbers and RecTools.   python -m benchmarks.recommend --help
 
     sets      each set with each alpha for so many minutes; whole catalogue ranked, what was seen left out
     popular   the most frequent items of training for everybody, without what was seen: what a model has to beat
@@ -35,14 +35,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig
+from superbloom.config.model import ModelConfig
 from superbloom.corpus import SPLITS
-from superbloom.evaluate import HeldOut, ranks
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.recall import ranks
 from superbloom.prepare.files import open_bytes, open_lines
 from superbloom.prepare.interactions import prepare_interactions
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
@@ -84,14 +85,13 @@ def corpus_of(name: str, given: argparse.Namespace) -> Corpus:
 
 def prepared(name: str, data: Path, folder: Path) -> None:
     if name == "ml-1m":
-        corpus = prepare_interactions([data / ML1M], format="lines", min_item_count=5)
+        prepare_interactions([data / ML1M], folder, format="lines", min_item_count=5)
     elif name == "beauty":
-        corpus = prepare_interactions([data / BEAUTY], user=0, item=1, min_item_count=1)
+        prepare_interactions([data / BEAUTY], folder, user=0, item=1, min_item_count=1)
     elif name == "nowplaying":
-        corpus = nowplaying(data)
+        nowplaying(data).save(folder)
     else:
-        corpus = books(data)
-    corpus.save(folder)
+        books(data, folder)
 
 
 def nowplaying(folder: Path) -> Corpus:
@@ -109,16 +109,16 @@ def nowplaying(folder: Path) -> Corpus:
     return Corpus(whole.vocab, table)
 
 
-def books(folder: Path) -> Corpus:
+def books(data: Path, folder: Path) -> None:
     """Book-Crossing in random order, so that the last book of a user is any of them."""
-    with open_bytes(folder / BOOKS) as stream:
+    with open_bytes(data / BOOKS) as stream:
         header, *ratings = stream.readlines()
     order = np.random.default_rng(0).permutation(len(ratings))
     columns: dict[str, Any] = {"user": "User-ID", "item": "ISBN", "encoding": "latin-1"}
     with tempfile.TemporaryDirectory() as scratch:
         shuffled = Path(scratch) / "ratings.csv"
         shuffled.write_bytes(b"".join([header, *(ratings[number] for number in order)]))
-        return prepare_interactions([shuffled], **columns, min_item_count=1, min_user_count=1, split="user")
+        prepare_interactions([shuffled], folder, **columns, min_item_count=1, min_user_count=1, split="user")
 
 
 def sets(given: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -337,14 +337,16 @@ def engines(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """The same log by both engines."""
     for engine in ("duckdb", "spark"):
         log = given.data / "interactions" / ML1M
-        corpus = prepare_interactions([log], format="lines", min_item_count=5, engine=engine)
+        with tempfile.TemporaryDirectory() as scratch:
+            prepare_interactions([log], Path(scratch) / "corpus", format="lines", min_item_count=5, engine=engine)
+            corpus = Corpus.open(Path(scratch) / "corpus")
         results["engines"][engine] = corpus.checksums | {"fingerprint": corpus.fingerprint()}
         print(engine, results["engines"][engine], flush=True)
     keep(RESULTS, results)
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
-    from recommend_report import tables
+    from benchmarks.recommend_report import tables
 
     between_marks(DOC, tables(results))
 

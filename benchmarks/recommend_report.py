@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from record import markdown
+from tools.record import markdown
 
 # What is compared, and published full-ranking figures of the same files: HR@10, NDCG@10.
 TITLES = {

@@ -1,28 +1,24 @@
 """The table of the checks in docs/reliability.md.
 
 make slow SUPERBLOOM_FIGURES=benchmarks/results/reliability.json      runs them and keeps what they measured
-python benchmarks/reliability.py                                      writes the table
+python -m benchmarks.reliability                                      writes the table
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-from record import between_marks, markdown
+from tests.support.checks import CHECKS
+from tools.record import between_marks, markdown
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
-
-from checks import CHECKS  # noqa: E402
-
 SERVING = (4, 5, 6)  # overload, health, drain
 FIGURES, DOC = HERE / "results" / "reliability.json", HERE.parent / "docs" / "reliability.md"
 
 
 def main() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (HERE.parent / "tests").glob("test_*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (HERE.parent / "tests").rglob("test_*.py"))
     figures = [
         figure
         for figure in json.loads(FIGURES.read_text(encoding="utf-8"))

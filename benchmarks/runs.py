@@ -1,4 +1,4 @@
-"""Does a run end the same, however it is run?   python benchmarks/runs.py --out FILE
+"""Does a run end the same, however it is run?   python -m benchmarks.runs --out FILE
 
 A: training on the built-in corpus killed with -9 a hundred times, a third of them while a checkpoint was written, and
 resumed; weights and log beside those of a run left alone. What a checkpoint costs. B: the same training by one process,
@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import report, surroundings
 from safetensors.torch import load_file
 
-from superbloom.checkpoints import checkpoints
-from superbloom.logs import LOG
 from superbloom.prepare.bundled import bundled_corpus
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from test_resume import kill_and_resume  # the same experiment, on real data
+from superbloom.training.checkpoints import checkpoints
+from superbloom.training.logs import LOG_FILE
+from tests.support.kills import kill_and_resume  # the experiment of the tests, on real data
+from tools.record import report, surroundings
 
 STEPS = 100
 WAYS = {
@@ -46,7 +44,7 @@ def train(folder: Path, way: str) -> None:
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    header, *rows = [line.split(",") for line in (folder / "model.run" / LOG).read_text().splitlines()]
+    header, *rows = [line.split(",") for line in (folder / "model.run" / LOG_FILE).read_text().splitlines()]
     return [{name: float(value) for name, value in zip(header, row, strict=True) if value} for row in rows]
 
 
@@ -75,7 +73,8 @@ def processes(folder: Path) -> dict[str, Any]:
 
 def checkpoint_cost(folder: Path) -> dict[str, float]:
     """How long it takes to write a checkpoint of the default model, and to find that it is whole."""
-    from superbloom.checkpoints import AtomicCheckpoints, newest_whole
+    from superbloom.training.checkpoint_io import AtomicCheckpoints
+    from superbloom.training.checkpoints import newest_whole
 
     run = next(folder.glob("one_process/model.run"))
     content = torch.load(checkpoints(run)[0], weights_only=True)

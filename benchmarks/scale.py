@@ -1,4 +1,4 @@
-"""What does the paper's largest run need?   python benchmarks/scale.py --out FILE
+"""What does the paper's largest run need?   python -m benchmarks.scale --out FILE
 
 Steps of the preset `superbloom` (229M parameters as the paper counts, Table 1) are timed here at two batch sizes, which
 gives the time and the memory a segment adds. From that and from counted operations: memory, traffic and time of the
@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from peers.measuring import highest, resident
-from record import report, surroundings
-from train_step import Log, time_steps
-
-from superbloom.config import PRESETS, ModelConfig
-from superbloom.memory import PER_PARAMETER, num_parameters
+from benchmarks.peers.measuring import highest, resident
+from benchmarks.train_step import Log, time_steps
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import PRESETS
+from superbloom.training.limits import BYTES_PER_PARAMETER, num_parameters
+from tools.record import report, surroundings
 
 PRESET = "superbloom"
 STEPS = 1_000_000
@@ -44,11 +44,12 @@ def measure(batch: int, steps: int) -> dict[str, float]:
     """Seconds and memory of a step of this batch, in this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.train import Training
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.lightning_module import Training
 
     config = PRESETS[PRESET].config
     log: Any = Log(config.num_ids, batch * steps)
@@ -72,7 +73,7 @@ def plan(accelerators: int, found: dict[str, Any]) -> dict[str, float]:
     return {
         "accelerators": accelerators,
         "segments_each": share,
-        "memory_gb": size * PER_PARAMETER / 1e9 + share * found["segment_mb"] / 1e3,
+        "memory_gb": size * BYTES_PER_PARAMETER / 1e9 + share * found["segment_mb"] / 1e3,
         "memory_sharded_gb": size * (8 + 16 / accelerators) / 1e9 + share * found["segment_mb"] / 1e3,
         "traffic_gb": traffic / 1e9,
         "compute_seconds": compute,
@@ -94,7 +95,9 @@ def main() -> None:
     config = PRESETS[PRESET].config
     small, large = (
         json.loads(
-            subprocess.check_output([sys.executable, __file__, "--one", str(batch), "--steps", str(given.steps)])
+            subprocess.check_output(
+                [sys.executable, "-m", __spec__.name, "--one", str(batch), "--steps", str(given.steps)]
+            )
         )
         for batch in given.batches
     )

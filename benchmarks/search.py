@@ -1,4 +1,4 @@
-"""What does a certified top-20 cost, beside the head that feeds it and beside other ways?   python benchmarks/search.py
+"""What does a certified top-20 cost, beside the head that feeds it and beside other ways?   python -m benchmarks.search
 
 Sizes up to 100 million ids, alpha=50, m=2, one query and 64 at once; log-probabilities as in beliefs.py, and flat ones
 in which all buckets tie. Methods of a table take turns, so that ratios are of one run. --out keeps the figures, --plot
@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from beliefs import TRAINED, WEAK, beliefs
-from record import report, surroundings
 
-from superbloom.config import ModelConfig
-from superbloom.hashing import BloomHash
-from superbloom.head import Head
-from superbloom.model import Network
-from superbloom.prior import Prior
-from superbloom.search import exhaustive, top_k
+from benchmarks.beliefs import TRAINED, WEAK, beliefs
+from superbloom.config.model import ModelConfig
+from superbloom.hashing.bloom import BloomHash
+from superbloom.model.head import Head
+from superbloom.model.network import Network
+from superbloom.model.prior import Prior
+from superbloom.search.certified import exhaustive, top_k
+from tools.record import report, surroundings
 
 K = 20
 SIZES = (100_000, 1_270_000, 5_281_889, 20_000_000, 100_000_000)

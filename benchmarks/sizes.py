@@ -1,4 +1,4 @@
-"""How near are the estimates of `superbloom plan` to what a step takes?   python benchmarks/sizes.py
+"""How near are the estimates of `superbloom plan` to what a step takes?   python -m benchmarks.sizes
 
 Steps of several models in a process each, one thread: processor seconds of the fastest of four and the growth of peak
 memory, beside operations and bytes as plan.py counts them. The share is that of the rate of a large product.
@@ -12,9 +12,9 @@ import sys
 import time
 from typing import Any
 
-from peers.measuring import highest
-from record import report
-from train_step import PAPER, Log
+from benchmarks.peers.measuring import highest
+from benchmarks.train_step import PAPER, Log
+from tools.record import report
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "the default": ({"num_ids": 20_000}, 128),
@@ -30,21 +30,20 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     """In this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import ModelConfig, TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.plan import costs
-    from superbloom.train import Training
+    from superbloom.config.model import ModelConfig
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.lightning_module import Training
+    from superbloom.training.plan import costs
 
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)
     log: Any = Log(config.num_ids, 8 * batch)
     bloom, nothing = BloomHash.random(config.num_ids, config.num_hashes, config.alpha), None
-    perturb = config.mask_as == "element"
-    batches = Batches(
-        log, seq_len=config.seq_len, batch_size=batch, mask_share=training.mask_share, seed=0, perturb=perturb
-    )
+    batches = Batches.of(log, config, training)
     before = highest()
     whole = Model(Network(config), bloom, nothing, bloom, nothing)  # type: ignore[arg-type]
     module = Training(whole, log, training)
@@ -79,7 +78,9 @@ def main() -> None:
     if len(sys.argv) > 1:
         print(json.dumps(measure(*MODELS[sys.argv[1]])))
         return
-    figures = {name: json.loads(subprocess.check_output([sys.executable, __file__, name])) for name in MODELS}
+    figures = {
+        name: json.loads(subprocess.check_output([sys.executable, "-m", __spec__.name, name])) for name in MODELS
+    }
     rows = [
         [
             name,

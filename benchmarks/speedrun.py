@@ -1,4 +1,4 @@
-"""How soon does a hashed model beat co-occurrence on two cores, and why?   python benchmarks/speedrun.py --help
+"""How soon does a hashed model beat co-occurrence on two cores, and why?   python -m benchmarks.speedrun --help
 
     curves    each model on each corpus for so many minutes, with a validation about every ten seconds
     changes   half a minute of training with each change alone, with all, and with all but one
@@ -21,18 +21,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig, TrainConfig
-from superbloom.evaluate import DEEPEST, KS, HeldOut, recall
-from superbloom.memory import num_parameters
-from superbloom.model import Model
-from superbloom.optimizer import clip
+from superbloom.config.model import ModelConfig
+from superbloom.config.training import TrainConfig
+from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.metrics import DEEPEST, KS, recall
+from superbloom.evaluate.yardsticks import cooccurrence
+from superbloom.model.model import Model
 from superbloom.prepare.bundled import LINKS
 from superbloom.prepare.sequences import read_sequences
-from superbloom.train import Training
-from superbloom.yardsticks import cooccurrence, similarity
+from superbloom.training.lightning_module import Training
+from superbloom.training.limits import num_parameters
+from superbloom.training.optimizer import clip
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "speedrun.md"
@@ -204,7 +207,7 @@ class Step:
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
     """Write tables between the marks of docs/speedrun.md, and the pictures beside it."""
-    from speedrun_report import pictures, tables
+    from benchmarks.speedrun_report import pictures, tables
 
     between_marks(DOC, tables(results))
     pictures(results, DOC.parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from record import markdown
+from tools.record import markdown
 
 COLORS = {"α=4": "#1f6f8b", "α=10": "#d1495b", "unhashed, same width": "#7a7a7a", "unhashed, size of α=4": "#9ec5ab"}
 COLORS["unhashed, size of α=10"] = "#e9c46a"

@@ -1,4 +1,4 @@
-"""Does a wide hashed model fill in words better than a narrow one of its size?   python benchmarks/text.py --help
+"""Does a wide hashed model fill in words better than a narrow one of its size?   python -m benchmarks.text --help
 
     models       small stand-ins of Table 4's four models, so many minutes each; recall as in Table 5, and by kind
     throughput   examples a second beside Hugging Face's BertForMaskedLM of the same encoder, vocabulary and text
@@ -24,14 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import between_marks, keep
 
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig, TrainConfig, preset_options
-from superbloom.model import Model
+from superbloom.config.model import ModelConfig
+from superbloom.config.presets import preset_options
+from superbloom.config.training import TrainConfig
+from superbloom.model.model import Model
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import cells
-from superbloom.train import Training
+from superbloom.training.lightning_module import Training
+from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "text.json", HERE.parent / "docs" / "text.md"
@@ -120,8 +122,8 @@ def rate(batches: list[Any], whole: Training, optimizer: Any) -> dict[str, Any]:
 
 def export(corpus: Corpus, config: ModelConfig, training: TrainConfig, path: Path) -> None:
     """The same segments with 15 % masked as BERT does it; special ids after the others, labels −100 elsewhere."""
-    from superbloom.batches import Batches
     from superbloom.special import Special
+    from superbloom.training.batches import Batches
 
     batches = Batches(
         corpus, seq_len=config.seq_len, batch_size=training.batch_size, mask_share=0.15, seed=training.seed
@@ -151,7 +153,7 @@ SPECIAL = ("[PAD]", "[MASK]", "[CLS]", "[SEP]")
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
-    from text_report import picture, tables
+    from benchmarks.text_report import picture, tables
 
     between_marks(DOC, tables(results))
     picture(results, DOC.parent)

@@ -1,4 +1,4 @@
-"""How fast does text become ids, and how large a vocabulary?   python benchmarks/text_prepare.py TEXT VOCAB.TXT
+"""How fast does text become ids, and how large a vocabulary?   python -m benchmarks.text_prepare TEXT VOCAB.TXT
 
 `prepare text` with up to a million entries, on one process and on two: seconds of each of its two passes and of all of
 it, the vocabulary by kind, and the most memory that the command and its children take together (PSS, in a run of its
@@ -20,12 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from record import report
-
-from superbloom.corpus import Corpus
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.vocab import Vocab
 from superbloom.prepare.text import prepare_text
 from superbloom.prepare.text.documents import Form, pieces, starts
-from superbloom.vocab import Vocab
+from tools.record import report
 
 MB = 1_000_000
 VOCAB_SIZE = 1_000_000
@@ -122,7 +121,7 @@ def speeds(told: list[dict[str, float]]) -> dict[str, float]:
 def segmenting(text: Path, vocab: Path, processes: int) -> dict[str, float]:
     """MB a second of the segmenter alone, in so many processes at once."""
     commands = [
-        [sys.executable, __file__, str(text), str(vocab), "--alone", str(number), str(processes)]
+        [sys.executable, "-m", __spec__.name, str(text), str(vocab), "--alone", str(number), str(processes)]
         for number in range(processes)
     ]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -137,7 +136,7 @@ def segmenting(text: Path, vocab: Path, processes: int) -> dict[str, float]:
 
 def library(text: Path, wordpieces: Path, threads: int) -> dict[str, float]:
     """MB a second of the tokenizers library on whole lines, in a process of its own."""
-    command = [sys.executable, __file__, str(text), str(wordpieces), "--library"]
+    command = [sys.executable, "-m", __spec__.name, str(text), str(wordpieces), "--library"]
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return speeds([json.loads(done.stdout)])

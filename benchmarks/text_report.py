@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from record import markdown
-from speedrun_report import triple
+from benchmarks.speedrun_report import triple
+from tools.record import markdown
 
 # Table 5 of the paper: rec@1 / 10 / 20 in percent, on its own text with twelve layers and a million names.
 PAPER = {

@@ -1,4 +1,4 @@
-"""What does a training step cost as the catalogue grows?   python benchmarks/train_step.py --peers FOLDER --out FILE
+"""What does a training step cost as the catalogue grows?   python -m benchmarks.train_step --peers FOLDER --out FILE
 
 Step time (forward, backward, clipping, Adam; not the making of the batch) and the growth of resident memory from just
 before the model is built, each measured in a process of its own, at equal width, depth, segments and batch: Superbloom,
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peers.measuring import WARM_UP, highest, limit_memory, resident
+from benchmarks.peers.measuring import WARM_UP, highest, limit_memory, resident
 
 HERE = Path(__file__).parent
 DIM, LAYERS, HEADS, LENGTH, BATCH, MASK = 128, 2, 4, 32, 128, 0.15
@@ -70,11 +70,13 @@ def measure(kind: str, items: int, steps: int, threads: int) -> dict[str, Any]:
     """The steps themselves, in this process."""
     import torch
 
-    from superbloom.batches import Batches
-    from superbloom.config import ModelConfig, TrainConfig
-    from superbloom.hashing import BloomHash
-    from superbloom.model import Model, Network
-    from superbloom.train import Training
+    from superbloom.config.model import ModelConfig
+    from superbloom.config.training import TrainConfig
+    from superbloom.hashing.bloom import BloomHash
+    from superbloom.model.model import Model
+    from superbloom.model.network import Network
+    from superbloom.training.batches import Batches
+    from superbloom.training.lightning_module import Training
 
     torch.set_num_threads(threads)
     alpha = alpha_of(kind, items)
@@ -155,7 +157,7 @@ def run(kind: str, items: int, given: argparse.Namespace) -> dict[str, Any]:
         command += ["--dim", DIM, "--layers", LAYERS, "--heads", HEADS, "--length", LENGTH, "--batch", BATCH]
         command += ["--steps", steps, "--memory", given.memory, "--threads", given.threads, "--json"]
     else:
-        command = [sys.executable, __file__, "--one", kind, "--items", items, "--steps", steps]
+        command = [sys.executable, "-m", __spec__.name, "--one", kind, "--items", items, "--steps", steps]
         command += ["--memory", given.memory, "--threads", given.threads]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -227,7 +229,7 @@ def main() -> None:
     if given.one:
         one(given)
         return
-    from record import report, surroundings
+    from tools.record import report, surroundings
 
     stored = json.loads(given.out.read_text()) if given.out and given.out.is_file() else {}
     found: dict[str, dict[str, Any]] = stored.get("figures", {})

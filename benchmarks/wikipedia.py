@@ -1,4 +1,4 @@
-"""How near does reading a Wikipedia dump come to decompressing it?   python benchmarks/wikipedia.py ENWIK8.xz
+"""How near does reading a Wikipedia dump come to decompressing it?   python -m benchmarks.wikipedia ENWIK8.xz
 
 `superbloom prepare wikipedia --open` and `lbzip2 -d` in turn on 1.1 GB, which are 11 copies of enwik8; then ours beside
 the readers of gensim and mwxml on enwik8 alone; all on the same two cores. Ours is timed as a command, start included,
@@ -24,7 +24,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from record import report
+from tools.record import report
 
 CORES = 2
 COPIES = 11  # of enwik8, so that there is more than 1 GB of text

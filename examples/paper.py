@@ -1,8 +1,8 @@
 # %% [markdown]
 # # The paper's queries
 #
-# Appendix E asks a model of all of Wikipedia what belongs beside Copenhagen, or completes Tunisia, Tunis, Thailand.
-# Here the same is asked of a model of 20,000 entities, after some minutes on a laptop.
+# Appendix E queries a model of all of Wikipedia: which entities go with Copenhagen, what completes Tunisia, Tunis,
+# Thailand? This example asks a model of 20,000 entities the same, after some minutes of training on a laptop.
 
 # %%
 import os
@@ -16,7 +16,7 @@ corpus = bundled_corpus()
 model = Superbloom(alpha=4).fit(corpus, minutes=float(os.environ.get("MINUTES", 5)), quiet=True)
 
 # %% [markdown]
-# The ten best names for each context, without those of the context; certified: no other name scores higher.
+# The ten best names for each context, without the names of the context. "certified" means: no other name scores higher.
 
 # %%
 for context in CONTEXTS:
@@ -26,7 +26,7 @@ for context in CONTEXTS:
         print(f"{', '.join(context)} →\n   {', '.join(answer.name for answer in found)} ({proof})")
 
 # %% [markdown]
-# The analogy, asked of many countries: a country, its capital, another country. Where does its capital stand?
+# The analogy for many countries: given a country, its capital and another country, at which rank is its capital?
 
 # %%
 for (country, capital), (other, right) in pairwise(CAPITALS):

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Recommendations from a log of who took what
+# # Recommendations from a log of events
 #
-# Any table with a user, an item and perhaps a time will do. Here it is made of the built-in Wikipedia links: a page is
-# a "user", the articles it links to are its "items", and where a link stands in the page is its "time".
+# Any table with a user, an item and optionally a time works. This one is made of the built-in Wikipedia links: a page
+# is a "user", the articles it links to are its "items", and the position of a link in the page is its "time".
 
 # %%
 import os
@@ -21,7 +21,7 @@ minutes = float(os.environ.get("MINUTES", 3))
 print(log.sample(5, random_state=0).to_string(index=False))
 
 # %% [markdown]
-# One row a user, in the order of time; the last item of each is kept for the test, the one before it for validation.
+# One row per user, in the order of time. The last item of each row is for the test, the one before it for validation.
 
 # %%
 corpus = Corpus.from_interactions(log, user="page", item="article", time="place", max_names=2_000)
@@ -34,7 +34,7 @@ print(f"HR@10 {figures['recall']['10']['value']:.3f}, NDCG@10 {figures['ndcg']['
 print(f"co-occurrence: HR@10 {figures['yardsticks']['co-occurrence']['10']['value']:.3f}")
 
 # %% [markdown]
-# For users of the log, with what they have had left out; for a history that no user has; for an item alone.
+# For users of the log, without the items they already have; for a history that is not in the log; for a single item.
 
 # %%
 print(model.recommend(["Bob Dylan", "Frankenstein"], k=3).to_string(index=False))
@@ -42,7 +42,7 @@ print(model.recommend_for([["Jazz", "Blues", "Guitar"]], k=3).to_string(index=Fa
 print(model.similar_items(["Denmark"], k=3).to_string(index=False))
 
 # %% [markdown]
-# A new item after training: it has a digest of its own at once, beside items it is said to be like.
+# Add a new item after training: it gets its own digest at once, in buckets of the items it is like.
 
 # %%
 model.extend(["Roskilde Festival"], like={"Roskilde Festival": ["Denmark", "Jazz"]})

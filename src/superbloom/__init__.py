@@ -6,23 +6,21 @@ Names are imported on first use, so that `import superbloom` and the command lin
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from superbloom import threads
+from superbloom.runtime import threads
+from superbloom.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from superbloom.answers import Prediction
     from superbloom.api import Superbloom
     from superbloom.client import Client
     from superbloom.config import PRESETS, ModelConfig, TrainConfig
-    from superbloom.corpus import Corpus
+    from superbloom.corpus import Vocab
     from superbloom.errors import InputError
     from superbloom.hashing import BloomHash
     from superbloom.predict import Predictor
-    from superbloom.scoring import Bonus
-    from superbloom.search import TopK, exhaustive, top_k
+    from superbloom.prepare.corpus import Corpus
+    from superbloom.search import Bonus, TopK, exhaustive, top_k
     from superbloom.special import MASK
-    from superbloom.vocab import Vocab
-
-__version__ = "0.1.0"
 
 threads.set_defaults()
 
@@ -31,18 +29,18 @@ _HOME = {
     "PRESETS": "config",
     "ModelConfig": "config",
     "TrainConfig": "config",
-    "Corpus": "corpus",
+    "Corpus": "prepare.corpus",
     "InputError": "errors",
     "BloomHash": "hashing",
     "Client": "client",
     "MASK": "special",
     "Prediction": "answers",
     "Predictor": "predict",
-    "Bonus": "scoring",
+    "Bonus": "search",
     "TopK": "search",
     "exhaustive": "search",
     "top_k": "search",
-    "Vocab": "vocab",
+    "Vocab": "corpus",
 }
 __all__ = [
     "MASK",

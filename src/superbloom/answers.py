@@ -1,4 +1,4 @@
-"""What is answered, as plain data: names with scores, how they were found, and why. Servers send it, clients get it."""
+"""Answers as plain data: names with scores, how the search found them, and why. A server sends them as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Prediction:
     """A name with its score.
 
-    Its share of the probability of all names that may be answered lies between at_least and probability: the second
-    is its share of what was scored, the first counts all that was not scored as if it were as likely as it can be.
+    Its probability among all names that may be returned is between at_least and probability. probability is its share
+    of the names that were scored. at_least also counts each name that was not scored, at the most that it can be.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Where one hash sends a name, and the most frequent of those it sends there, too."""
+    """The bucket of a name by one hash, and the most frequent other names in it (mates)."""
 
     hash: int
     bucket: int
@@ -33,7 +33,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class NameFacts:
-    """A name: its id (0 is the most frequent), its digest, and who shares its buckets."""
+    """A name: its id (0 is the most frequent), its digest, and other names in its buckets."""
 
     name: str
     id: int
@@ -44,15 +44,15 @@ class NameFacts:
 
 @dataclass(frozen=True)
 class Token(Bucket):
-    """What one hash says of a name: the log-probability of its bucket."""
+    """A bucket of an answer: its log-probability by one hash."""
 
     log_prob: float
-    rank: int  # 1 is the most probable bucket of its hash
+    rank: int  # 1: the most probable bucket of the hash
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """The score of an answer less its score when an element of the context is hidden."""
+    """The score of an answer minus its score when one element of the context is hidden."""
 
     place: int
     name: str
@@ -61,7 +61,7 @@ class Dependence:
 
 @dataclass(frozen=True)
 class Why:
-    """The parts of a score: it is the sum of the tokens' log-probabilities and the prior."""
+    """The parts of a score: the log-probabilities of the tokens and the prior add up to it."""
 
     tokens: list[Token]
     prior: float
@@ -70,7 +70,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Point:
-    """An id in the plane of Figure 2; its values add up to its score."""
+    """A name in the plane of Figure 2, with one value per hash; the values add up to its score."""
 
     name: str
     values: list[float]
@@ -81,11 +81,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Why no other name belongs into the answer, if bound < kth."""
+    """If bound < kth, no other name belongs to the answer."""
 
-    kth: float | None  # what a score has to exceed; None if fewer than k were found, and any name would do
-    bound: float | None  # what names in no opened bucket score at most; None if every name was scored
-    edges: list[float] | None  # of each hash: buckets with values above it were opened; None if all
+    kth: float | None  # the k-th best score; None if fewer than k names were found, so that any name would belong
+    bound: float | None  # the most that a name in no opened bucket can score; None if every name was scored
+    edges: list[float] | None  # per hash: buckets with values above the edge were opened; None if all were
     opened: list[int]
     num_buckets: int
     points: list[Point]
@@ -93,7 +93,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of each prediction its parts, and of all of them the proof."""
+    """The parts of each prediction, and the proof for all of them."""
 
     why: list[Why]
     certificate: Certificate
@@ -101,7 +101,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Found:
-    """The answer for one [MASK], and how it was found."""
+    """The answer for one mask, and how the search found it."""
 
     predictions: list[Prediction]
     certified: bool

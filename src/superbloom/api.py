@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,27 +12,37 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 import pyarrow.compute as pc
 
-from superbloom import growth, store
 from superbloom.answers import Prediction
-from superbloom.calibrate import calibrate
-from superbloom.coherent import check_threads, with_coherent_hashes
-from superbloom.config import SIZES, ModelConfig, TrainConfig, preset_options
+from superbloom.config import (
+    SIZES,
+    EvaluateOptions,
+    ExtendOptions,
+    ModelConfig,
+    QueryOptions,
+    RecommendOptions,
+    document,
+    preset_options,
+    train_config,
+)
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
-from superbloom.folder import MANIFESTS, settled, sha256
 from superbloom.hashing import check_sizes, max_alpha
-from superbloom.memory import check_memory
 from superbloom.model import Model
+from superbloom.model.extend import extend
 from superbloom.predict import Predictor
-from superbloom.processes import main_process
+from superbloom.runtime import is_main_process
 from superbloom.special import Special
-
-DEFAULT_MINUTES = 5.0
+from superbloom.storage import MANIFESTS, read_consistently, sha256
+from superbloom.store import Stored, load, save
+from superbloom.training.calibrate import calibrate
+from superbloom.training.distributed import check_coherent_threads
+from superbloom.training.limits import check_memory
+from superbloom.training.run_folder import RunFolder
 
 
 class Superbloom:
-    """A model to fit and ask. Options are those of ModelConfig; a preset gives the paper's, or those for sequences.
+    """A model to fit and ask. Options are those of ModelConfig. A preset sets those of the paper, or a recipe's.
 
     >>> rows = [["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8
     >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(Corpus.from_sequences(rows), steps=3, quiet=True)
@@ -42,8 +52,9 @@ class Superbloom:
 
     def __init__(self, preset: str | None = None, **options: Any) -> None:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
-        known = {field.name for field in fields(ModelConfig)} - SIZES
-        _check_known(options, known)
+        known = [field.name for field in fields(ModelConfig) if field.name not in SIZES]
+        if unknown := sorted(set(options) - set(known)):
+            raise InputError(f"unknown options {unknown}; {', '.join(known)} are allowed")
         self.options = shape | options
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
@@ -53,10 +64,10 @@ class Superbloom:
         self._origin: Origin | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """What is pickled: a reference to the folder that the model was loaded from, if that still holds it.
+        """Pickle a reference to the folder that the model was loaded from, if that folder still holds the model.
 
-        Else the whole model, as after fit and extend. Weights that you change by yourself are not noticed: copy the
-        model first.
+        Otherwise pickle the whole model, as after fit and extend. Changes that you make to weights yourself are not
+        noticed: copy the model first.
         """
         if self._origin is None or not self._origin.is_there():
             return super().__reduce_ex__(protocol)
@@ -85,7 +96,7 @@ class Superbloom:
         return f"Superbloom({config.num_ids:,} names, alpha={config.alpha}, {self.training.get('steps')} steps)"
 
     def config_for(self, corpus: Corpus) -> ModelConfig:
-        """The model these options describe for this corpus; alpha, unless given, shrinks to fit a small one."""
+        """The model that these options describe for a corpus; alpha, unless given, is lowered for a small one."""
         if not isinstance(corpus, Corpus):
             raise InputError(f"a {type(corpus).__name__} given; give a Corpus, e.g. Corpus.from_sequences(rows)")
         options = dict(self.options)
@@ -93,7 +104,7 @@ class Superbloom:
         if targets is not None:
             options = {"tied": False} | options | {"num_target_ids": len(targets)}
         config = ModelConfig(num_ids=corpus.num_ids, **options)
-        hashes = config.telling
+        hashes = config.distinguishing_hashes
         if "alpha" not in options:
             sizes = {corpus.num_ids, len(targets or corpus.vocab)}
             config = replace(config, alpha=min(config.alpha, *(max_alpha(n, hashes) for n in sizes)))
@@ -107,25 +118,27 @@ class Superbloom:
         corpus: Corpus,
         *,
         from_model: Superbloom | str | Path | None = None,
-        run: str | Path | None = None,
+        run: str | Path | RunFolder | None = None,
         resume: bool = False,
         quiet: bool = False,
-        begin: Callable[[], None] | None = None,
         **options: Any,
     ) -> Superbloom:
-        """Train on a corpus; options are those of TrainConfig, steps or minutes among them (5 minutes otherwise).
+        """Train on a corpus. Options are those of TrainConfig; training takes 5 minutes without steps or minutes.
 
-        from_model, a model or its folder, is what training begins with; names of the corpus it does not know are new to
-        it (see extend).
-        run names a folder for checkpoints and log; with resume=True training goes on from what is there, if anything.
-        With run, SIGTERM saves a checkpoint and ends the process. devices=2 trains in two processes: this script is
-        then run by both, and the main one alone saves. begin is called once nothing is left that could be refused.
+        from_model: a model or its folder to start from. Names of the corpus that it does not know are added (see
+        extend).
+        run: a folder for checkpoints and log. With it, SIGTERM saves a checkpoint and ends the process.
+        resume: continue from the newest checkpoint in run, if there is one.
+        devices=2 trains in two processes. Both run this script, and only the main process saves.
         """
         import torch
 
-        from superbloom.train import fit
+        from superbloom.training.fit import fit
 
+        folder = run if run is None or isinstance(run, RunFolder) else RunFolder(Path(run))
         config = train_config(**self.train_options | options)
+        if folder is not None and not resume:
+            folder.check_new()  # now, because creating a model may take long; fit checks again once it has the lock
         if from_model is not None:
             model = self._continued(from_model, corpus)
             corpus = corpus.under(model.vocab)
@@ -134,25 +147,22 @@ class Superbloom:
             shape = self.config_for(corpus)
             check_memory(shape, config)
             if shape.coherent:
-                check_threads(shape.coherent, config.devices)
+                check_coherent_threads(shape.coherent, config.devices)
             torch.manual_seed(config.seed)
-            with room_for("the weights and hash tables", "lower --dim or raise --alpha"):
-                model = Model.create(shape, corpus.vocab, corpus.target_vocab)
-            if shape.coherent:
-                with room_for("coherent hash functions", "train with --coherent 0"):
-                    model = with_coherent_hashes(model, corpus)
-        folder = None if run is None else Path(run)
-        ready = from_model is not None
-        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, begin=begin, ready=ready)
-        # Of several processes, the main one has the model as it is to be used and saved.
-        self._use(replace(model, prior=calibrate(model, corpus)) if main_process() else model)
+            remedy = "train with --coherent 0" if shape.coherent else "lower --dim or raise --alpha"
+            with room_for("the weights and hash tables", remedy):
+                model = Model.create(shape, corpus.vocab, corpus.target_vocab, corpus=corpus)
+        initialised = from_model is not None
+        outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
+        # With several processes, only the main one has the model to use and save.
+        self._use(replace(model, prior=calibrate(model, corpus)) if is_main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
         return self
 
     def _continued(self, from_model: Superbloom | str | Path, corpus: Corpus) -> Model:
-        """A copy of a model that knows the names of a corpus, too."""
+        """A copy of a model, extended by the names of a corpus that it does not know."""
         base = from_model if isinstance(from_model, Superbloom) else Superbloom.from_pretrained(from_model)
         if self.options and self.options != base.options:
             raise InputError("from_model decides sizes and choices of the model; give Superbloom() no other options")
@@ -160,7 +170,7 @@ class Superbloom:
         theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, model.vocab))
         new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
         if new:
-            model = growth.extend(model, new)
+            model = extend(model, new)
         return replace(model, network=copy.deepcopy(model.network))
 
     def extend(
@@ -168,45 +178,48 @@ class Superbloom:
         names: Iterable[str],
         *,
         like: Mapping[str, Sequence[str]] | None = None,
-        reserve: float = growth.RESERVE,
+        reserve: float = ExtendOptions.reserve,
     ) -> Superbloom:
         """Add names that were not there in training; old digests and answers among old names stay as they are.
 
-        like: {new name: [known names]} gives it buckets of those, so that it is at first answered beside them.
+        like: {new name: [known names]} puts a new name into buckets of the known ones.
+        reserve: how much fuller a bucket may become, as a share of alpha.
         """
-        self._use(growth.extend(self.model, names, like=like, reserve=reserve))
+        self._use(extend(self.model, names, like=like, reserve=reserve))
         return self
 
+    @document(EvaluateOptions)
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
-        """rec@k on held-out rows beside yardsticks; see evaluate.evaluate. Kept with the model when it is saved."""
+        """rec@k on held-out rows beside yardsticks. The figures are saved with the model."""
         figures = evaluate(self.predictor, corpus.under(self.model.vocab), **options)
         self.metrics[figures["split"]] = figures
         return figures
 
+    @document(QueryOptions)
     def predict(
-        self, context: Sequence[str | Special] | str, k: int = 10, **options: Any
+        self, context: Sequence[str | Special] | str, k: int = QueryOptions.k, **options: Any
     ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best names for the [MASK] of the context; if it has several, or is a text, one such list for each."""
+        """The k best names for the [MASK] of the context; if it has several, or is a text, one such list per mask."""
         found = self.predictor.predict(context, k, **options)
         return found[0] if len(found) == 1 and not isinstance(context, str) else found
 
     def recommend(
         self,
         users: Iterable[Any] | None = None,
-        k: int = 10,
-        filter_seen: bool = True,
+        k: int = RecommendOptions.k,
+        filter_seen: bool = RecommendOptions.filter_seen,
         items_to_recommend: Iterable[str] | None = None,
         *,
         corpus: Corpus | None = None,
         strict: bool = False,
     ) -> Any:
-        """The k best next items of users, all if None: a table of user, item, score, rank, certified.
+        """The k best next items of some users, or of all: a table of user, item, score, rank, certified.
 
-        Histories are those of the corpus it was fitted on, or of another; unknown users, and unknown items of theirs,
-        are left out with a warning, or refused if strict. Items a user has seen are not among them unless
-        filter_seen=False; items_to_recommend are the only ones that may be.
+        Histories come from the corpus that the model was fitted on, or from another. Unknown users and items are left
+        out with a warning, or refused if strict. filter_seen leaves out the items that a user has seen.
+        items_to_recommend: recommend only these.
         """
-        from superbloom.recommend import Histories, frame, recommend
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         corpus = corpus or self._corpus
         if corpus is None:
@@ -215,16 +228,16 @@ class Superbloom:
         found = recommend(self.predictor, histories, k, filter_seen=filter_seen, items_to_recommend=items_to_recommend)
         return frame(found, corpus.backend)
 
-    def recommend_for(self, lists: Any, k: int = 10, *, strict: bool = False, **options: Any) -> Any:
-        """The same for lists of names that no user has; as `user`, the number of the list, or its key in a mapping."""
-        from superbloom.recommend import Histories, frame, recommend
+    def recommend_for(self, lists: Any, k: int = RecommendOptions.k, *, strict: bool = False, **options: Any) -> Any:
+        """The same for lists of names. The column `user` is the number of the list, or its key in a mapping."""
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         histories = Histories.of_names(lists, self.model.vocab, strict)
         return frame(recommend(self.predictor, histories, k, **options), self._backend)
 
-    def similar_items(self, items: Iterable[str], k: int = 10) -> Any:
-        """The k items that go best with each of some: the answers to a history of that one alone."""
-        from superbloom.recommend import Histories, frame, recommend
+    def similar_items(self, items: Iterable[str], k: int = RecommendOptions.k) -> Any:
+        """The k items that go best with each item: the answers to a history of that item alone."""
+        from superbloom.predict.recommend import Histories, frame, recommend
 
         if isinstance(items, str):
             raise InputError(f"the text {items!r} given as items; give a list of them")
@@ -251,8 +264,8 @@ class Superbloom:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all; share it with any tool that copies folders."""
-        if main_process():
-            store.save(self.model, folder, training=self.training, metrics=self.metrics)
+        if is_main_process():
+            save(self.model, folder, training=self.training, metrics=self.metrics)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, verify: bool = True, copy: bool = False) -> Superbloom:
@@ -267,7 +280,7 @@ class Superbloom:
         return cls._of_stored(*_opened(path, verify, copy))
 
     @classmethod
-    def _of_stored(cls, stored: store.Stored, origin: Origin) -> Superbloom:
+    def _of_stored(cls, stored: Stored, origin: Origin) -> Superbloom:
         config = asdict(stored.model.config)
         superbloom = cls(**{name: value for name, value in config.items() if name not in SIZES})
         superbloom._use(stored.model)
@@ -300,9 +313,9 @@ class Origin(NamedTuple):
 FROM_FOLDER = {"_model", "_predictor", "_origin", "metrics", "training", "options", "train_options"}
 
 
-def _opened(path: Path, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
-    stored, checksum = settled(
-        path, lambda: (store.load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
+def _opened(path: Path, verify: bool, copy: bool) -> tuple[Stored, Origin]:
+    stored, checksum = read_consistently(
+        path, lambda: (load(path, verify=verify, copy=copy), sha256(path / MANIFESTS["model"]))
     )
     return stored, Origin(path.resolve(), checksum, verify, copy, dict(stored.metrics))
 
@@ -316,7 +329,7 @@ def _reopened(cls: type[Superbloom], origin: Origin, measured: dict[str, Any]) -
 
 
 @lru_cache(maxsize=1)  # a worker of a Pool, or of Spark, unpickles one model for every task
-def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple[store.Stored, Origin]:
+def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple[Stored, Origin]:
     try:
         stored, origin = _opened(folder, verify, copy)
     except InputError as error:
@@ -324,20 +337,6 @@ def _opened_once(folder: Path, checksum: str, verify: bool, copy: bool) -> tuple
     if origin.sha256 != checksum:
         raise InputError(f"{folder} holds another model than when it was pickled; load and pickle it again")
     return stored, origin
-
-
-def train_config(**options: Any) -> TrainConfig:
-    """The training that these options describe; five minutes unless they say how long."""
-    _check_known(options, {field.name for field in fields(TrainConfig)})
-    if options.get("steps") is None and options.get("minutes") is None:
-        options["minutes"] = DEFAULT_MINUTES
-    return TrainConfig(**options)
-
-
-def _check_known(options: dict[str, Any], known: set[str]) -> None:
-    unknown = set(options) - known
-    if unknown:
-        raise InputError(f"unknown options {sorted(unknown)}; {', '.join(sorted(known))} are allowed")
 
 
 def _download(repo: str) -> Path:

@@ -1,6 +1,7 @@
-"""Ask a server from Python: Client(url).predict(["Copenhagen", MASK]). Needs nothing beside the standard library.
+"""Query a server from Python: Client(url).predict(["Copenhagen", MASK]). Needs the standard library only.
 
-A server that is busy is asked again when it says so; whatever else it refuses is an InputError with its line.
+If the server is busy, the client waits as long as the server says and tries again. Any other refusal raises
+InputError with the line of the server.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from superbloom.answers import Prediction
 from superbloom.errors import InputError, check_key
 from superbloom.special import Special
 
-LONE = "surrogatepass"  # halves of surrogate pairs are sent, and are in no name
+SURROGATES = "surrogatepass"  # lone surrogates are sent as they are; the server knows no such name
 
 
 class Client:
-    """A server of `superbloom serve`, by its address.
+    """A server that `superbloom serve` runs at an address.
 
-    key is its API key, seconds how long one answer may take, retries how often it is asked again when it is busy. It
-    holds no connection: threads may share it.
+    key: the API key of the server. seconds: how long one answer may take. retries: how often to try again while the
+    server is busy. A client holds no connection, so threads may share it.
 
-    >>> client = Client("http://127.0.0.1:8000", seconds=5)                 # nothing is asked yet
+    >>> client = Client("http://127.0.0.1:8000", seconds=5)                 # sends nothing yet
     >>> Client("ftp://127.0.0.1")
     Traceback (most recent call last):
     superbloom.errors.InputError: 'ftp://127.0.0.1' given; an address like http://127.0.0.1:8000 is allowed
@@ -38,10 +39,10 @@ class Client:
         try:
             parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
             host, _ = (parts.hostname or "").encode("idna"), parts.port
-            sound = parts.scheme in ("http", "https") and bool(host)
+            is_valid = parts.scheme in ("http", "https") and bool(host)
         except ValueError:
-            sound = False
-        if not sound:
+            is_valid = False
+        if not is_valid:
             raise InputError(f"{url!r} given; an address like http://127.0.0.1:8000 is allowed")
         check_key(key)
         self._parts, self._key, self._seconds, self._retries = parts, key, seconds, retries
@@ -49,58 +50,59 @@ class Client:
     def predict(
         self, context: Sequence[str | Special | None], k: int = 10, **options: Any
     ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best names for the [MASK] of the context, of several for each; options are those of /v1/predict."""
+        """The k best names for the mask of the context; a list per mask if it has several. Options: see /v1/predict."""
         masks = self.predict_all(context, k, **options)
         return masks[0] if len(masks) == 1 else masks
 
     def predict_all(
         self, context: Sequence[str | Special | None], k: int = 10, **options: Any
     ) -> list[list[Prediction]]:
-        """The same as a list for each mask, however many there are."""
+        """The k best names for each mask of the context: always a list of lists."""
         return _predictions(self.ask(context, k, **options))
 
     def predict_batch(
         self, contexts: Iterable[Sequence[str | Special | None]], k: int = 10, **options: Any
     ) -> list[list[list[Prediction]]]:
-        """Of each context, for each of its masks, the k best names."""
-        queries = [{"context": _names(context), "k": k, **_lists(options)} for context in contexts]
+        """The k best names for each mask of each context."""
+        shared = {"k": k, **_jsonable(options)}
+        queries = [{"context": _names(context), **shared} for context in contexts]
         answers = self._call("POST", "/v1/predict/batch", {"queries": queries})["answers"] if queries else []
         return [_predictions(answer) for answer in answers]
 
     def fill_in(self, text: str, k: int = 10, **options: Any) -> list[list[Prediction]]:
-        """What fills in each [MASK] of a text, of a model of text."""
-        answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_lists(options)})
+        """The k best entries for each [MASK] of a text. The model must be a model of text."""
+        answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_jsonable(options)})
         if answer["unread"]:
             warnings.warn(f"{answer['unread'][0]!r} cannot be read with these word pieces; left out", stacklevel=2)
         return _predictions(answer)
 
     def ask(self, context: Sequence[str | Special | None], k: int = 10, **options: Any) -> dict[str, Any]:
-        """The whole answer as the server sends it, with explain=True the reasons and the certificate."""
-        return self._call("POST", "/v1/predict", {"context": _names(context), "k": k, **_lists(options)})
+        """The whole answer as the server sends it. explain=True adds the reasons and the certificate."""
+        return self._call("POST", "/v1/predict", {"context": _names(context), "k": k, **_jsonable(options)})
 
     def names(self, prefix: str = "", k: int = 10) -> list[str]:
         """The most frequent names that start with a prefix."""
-        found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k}, errors=LONE)}")
+        found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k}, errors=SURROGATES)}")
         return [completion["name"] for completion in found["names"]]
 
     def name(self, name: str) -> dict[str, Any]:
-        """A name's id, count and digest, and who shares its buckets."""
-        return self._call("GET", f"/v1/names/{quote(name, safe='', errors=LONE)}")
+        """A name's id, count and digest, and other names in its buckets."""
+        return self._call("GET", f"/v1/names/{quote(name, safe='', errors=SURROGATES)}")
 
     def model(self) -> dict[str, Any]:
-        """What the model is, and what may be asked of it."""
+        """What the model is, and the limits of a request."""
         return self._call("GET", "/v1/model")
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        for left in range(self._retries, -1, -1):
+        for retries_left in range(self._retries, -1, -1):
             status, headers, found = self._send(method, path, data)
             if status == 200 and found:
                 return found
-            if status != 503 or not left:
+            if status != 503 or not retries_left:
                 break
-            after = headers.get("retry-after", "")
-            time.sleep(min(float(after) if after.isdecimal() else 1.0, self._seconds))
+            retry_after = headers.get("retry-after", "")
+            time.sleep(min(float(retry_after) if retry_after.isdecimal() else 1.0, self._seconds))
         raise InputError(
             str(found.get("error") or f"{self._parts.geturl()} answers {status}; is it a superbloom server?")
         )
@@ -134,12 +136,14 @@ def _names(context: Sequence[str | Special | None]) -> list[str | None]:
     return [None if name is Special.MASK or name is None else str(name) for name in context]
 
 
-def _lists(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as JSON can hold them: any iterable of names is a list."""
+def _jsonable(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON can hold them: every iterable except a text becomes a list.
+
+    >>> _jsonable({"exclude": (name for name in ["Oslo"]), "explain": True})
+    {'exclude': ['Oslo'], 'explain': True}
+    """
     return {
-        name: list(value)
-        if name in ("exclude", "allow") and value is not None and not isinstance(value, str)
-        else value
+        name: list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
         for name, value in options.items()
     }
 

@@ -1,7 +1,7 @@
-"""The one kind of error a user can cause.
+"""InputError, the one kind of error that a user can cause, and checks that raise it.
 
-Its message is a single line that says what was given, what is allowed and what to do next. The command
-line prints that line and exits with code 2; everything else that escapes is a defect of ours.
+Its message is a single line: what was given, what is allowed and what to do next. The command line prints that line and
+exits with code 2. Any other exception that escapes is a defect of Superbloom.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
-LONGEST_SHOWN = 200  # characters of a name
-# What errors say when memory or addresses run out.
-NO_MEMORY = ("allocate memory", "out of memory", "failed to map segment", "can't start new thread")
+MAX_SHOWN_CHARS = 200  # of an unknown name
+# Parts of the messages of libraries when memory or address space runs out.
+OUT_OF_MEMORY_PHRASES = ("allocate memory", "out of memory", "failed to map segment", "can't start new thread")
 
 
 class InputError(ValueError):
-    """Something given from outside cannot be used; the message says what and what to do."""
+    """The user gave something that cannot be used; the message says what it is and what to do."""
 
 
 class UnknownNameError(InputError):
-    """A name that is not in the catalogue; the closest ones are looked for when it is told.
+    """A name that is not in the catalogue. Close matches are computed lazily, when the message is shown.
 
     >>> print(UnknownNameError("Copenhagan", 20_000, lambda: ["Copenhagen"]))
     'Copenhagan' is not among the 20,000 names; closest: 'Copenhagen'
@@ -34,7 +34,7 @@ class UnknownNameError(InputError):
         self.name, self.known, self._find_closest = name, known, find_closest
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pools of processes send errors back as pickles; those carry the closest names."""
+        """Process pools send errors back as pickles. A pickle carries the closest names, not the function."""
         return type(self), (self.name, self.known, partial(list, self.closest))
 
     @cached_property
@@ -42,13 +42,13 @@ class UnknownNameError(InputError):
         return self._find_closest()
 
     def __str__(self) -> str:
-        given = repr(self.name) if len(self.name) <= LONGEST_SHOWN else f"{self.name[:LONGEST_SHOWN]!r}…"
+        given = repr(self.name) if len(self.name) <= MAX_SHOWN_CHARS else f"{self.name[:MAX_SHOWN_CHARS]!r}…"
         close = ", ".join(map(repr, self.closest))
         return f"{given} is not among the {self.known:,} names" + (f"; closest: {close}" if close else "")
 
 
 def check_whole(**given: Any) -> None:
-    """Raise InputError unless every value is a whole number from 1; NumPy's integers are, booleans are not.
+    """Raise InputError unless every value is a whole number from 1. NumPy integers are allowed, booleans are not.
 
     >>> check_whole(k="3")
     Traceback (most recent call last):
@@ -60,16 +60,17 @@ def check_whole(**given: Any) -> None:
 
 
 def check_key(key: str | None) -> None:
-    """Raise InputError if an API key is one that HTTP headers do not carry as it is."""
+    """Raise InputError if HTTP headers cannot carry an API key unchanged."""
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise InputError(
-            "the API key holds what cannot be sent; letters, digits and signs of ASCII are allowed, no spaces"
+            "the API key holds characters that HTTP cannot send; "
+            "ASCII letters, digits and punctuation are allowed, no spaces"
         )
 
 
 @contextmanager
 def room_for(what: str, remedy: str) -> Iterator[None]:
-    """If memory runs out inside: an InputError that names what it was for, how much was asked, and the remedy.
+    """If memory runs out inside, raise InputError: how much was asked for, what it was for, and the remedy.
 
     >>> with room_for("the logits", "lower --logits-mb"):
     ...     raise MemoryError("Unable to allocate 3.00 GiB for an array")
@@ -79,14 +80,14 @@ def room_for(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise InputError(f"out of memory: {_asked(str(error))} for {what}; {remedy}") from None
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether numpy, torch, a library that is being loaded, or a thread that is being started says so."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: in numpy, in torch, while loading a library or starting a thread."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY_PHRASES)
 
 
 def _asked(message: str) -> str:

@@ -1,78 +1,34 @@
-"""Progress on standard error: a Rich bar in a terminal, one plain line now and then elsewhere."""
+"""Progress of long steps: a Rich bar on standard error in a terminal, and nothing elsewhere.
+
+Readers take a `Watch`, which shows one step: watch("reading", 1_000_000, True) is a context manager that yields a
+function. The reader calls that function with the number of units, here bytes, that were done since the last call.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from superbloom.config import TrainConfig
-
-PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
-
-
-class TrainingProgress:
-    """How far training is, by steps or by minutes, with loss and validation recall."""
-
-    def __init__(self, config: TrainConfig, quiet: bool) -> None:
-        self.minutes, self.quiet = config.minutes, quiet
-        self.total = config.steps if self.minutes is None else self.minutes * 60
-        self.console = Console(stderr=True)
-        self.printed = time.monotonic()
-        self.bar = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            TextColumn("step {task.fields[step]:,}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("loss {task.fields[loss]}  rec@10 {task.fields[valid]}"),
-            console=self.console,
-            disable=quiet or not self.console.is_terminal,
-        )
-        self.task = self.bar.add_task("", total=self.total, step=0, loss="–", valid="–")
-
-    def __enter__(self) -> TrainingProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def update(self, step: int, seconds: float, loss: float, valid: float | None) -> None:
-        done = step if self.minutes is None else seconds
-        shown: dict[str, Any] = {"step": step, "loss": f"{loss:.3f}", "valid": "–" if valid is None else f"{valid:.3f}"}
-        if not self.console.is_terminal and not self.quiet and time.monotonic() - self.printed > PLAIN_EVERY:
-            self.printed = time.monotonic()
-            share = f"{done / self.total:.0%}" if self.total else ""
-            self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  rec@10 {shown['valid']}")
-        elif not self.bar.disable:
-            self.bar.update(self.task, completed=done, **shown)
-
-    def say(self, line: str) -> None:
-        if not self.quiet:
-            self.console.print(line, markup=False, highlight=False)
+Progress = Callable[[int], None]
+Watch = Callable[[str, int | None, bool], AbstractContextManager[Progress]]
 
 
 @contextmanager
-def counting(what: str, total: int | None, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar over `total` things; call the yielded function with how many more are done."""
-    console = Console(stderr=True)
+def unwatched(what: str, total: int | None, in_bytes: bool) -> Iterator[Progress]:  # noqa: ARG001
+    """Show nothing."""
+    yield lambda _: None
+
+
+@contextmanager
+def counting(what: str, total: int | None, in_bytes: bool = False) -> Iterator[Progress]:
+    """Show a bar over `total` units; None if their number is unknown."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
     done = DownloadColumn() if in_bytes else MofNCompleteColumn()
     columns = (TextColumn(what), BarColumn(), done, TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)

@@ -1,4 +1,4 @@
-"""Ids that stand for no name, and how a mask is written."""
+"""Special ids, which stand for no name: padding, [MASK], and the [CLS] and [SEP] of text (Sec. 4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Special(IntEnum):
-    """Ids that stand for no name. Negative, so that they stay what they are when the catalogue grows."""
+    """Ids that stand for no name. They are negative, so they stay the same when the catalogue grows."""
 
     PAD = -1
     MASK = -2
@@ -15,4 +15,4 @@ class Special(IntEnum):
 
 
 MASK = Special.MASK
-MASK_TEXT = "[MASK]"
+MASK_TEXT = "[MASK]"  # a mask in a query or text

@@ -2,8 +2,8 @@
 
     python -m superbloom.prepare.bundled enwik8.xz      rebuilds data/enwik8-links.tsv.xz, byte for byte
 
-enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md says whose work it is.
-It is a slice: most link targets have no page in it and stay. The 20,000 most frequent targets are kept.
+enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md names its authors. Most
+link targets have no page in this slice and are kept all the same. The 20,000 most frequent targets are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def bundled_corpus() -> Corpus:
 
 
 def build(dump: str | Path) -> bytes:
-    """The bytes of the built-in file: a line per page, its title and the entities it links to."""
+    """The bytes of the built-in file: a line per page with its title and the entities that it links to."""
     with tempfile.TemporaryDirectory() as folder:
         prepare_wikipedia([dump], Path(folder) / "corpus", open_links=True, max_names=ENTITIES)
         corpus = Corpus.open(Path(folder) / "corpus")

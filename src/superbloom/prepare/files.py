@@ -1,9 +1,11 @@
-"""Open a user's file whatever it is packed with, and say plainly when it cannot be read.
+"""The files that a user gives, opened whatever they are compressed with.
 
-Plain, gzip, bzip2, xz and zstd files are told apart by their first bytes, never by their name; "-" is
-standard input. A missing, damaged or cut file raises InputError with the file and the place, so the readers
-beside this file only see bytes and lines that are whole. What they hold on disk meanwhile is an array in a file.
+Plain, gzip, bzip2, xz and zstd files are recognised by their first bytes, never by their name. "-" is standard input.
+A missing, damaged or truncated file raises InputError with its name and the place, so that the readers only see whole
+bytes and lines.
 """
+
+from __future__ import annotations
 
 import bz2
 import codecs
@@ -13,14 +15,16 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 
 from superbloom.errors import InputError
+from superbloom.progress import Progress
+
+Given = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]  # a path, or several
 
 PACKINGS: dict[str, Callable[[BinaryIO], Any]] = {
     "gzip": lambda file: gzip.GzipFile(fileobj=file),
@@ -41,24 +45,52 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
 SALVAGE_BYTES = 2**14
 
-# A longer line is a file without line ends, which would fill the memory before anyone notices.
+# A longer line means a file without line ends, which would fill the memory unnoticed.
 MAX_LINE_BYTES = 16 * 2**20
-# A packed file of which so much has come, this many times what was read for it, is a bomb; small ones may be honest:
-# a log in order, packed with zstd, is 9,000 times its size.
+# A file that unpacks to more than BOMB_BYTES and more than BOMB_RATIO times its size is a bomb. Smaller ones may be
+# honest: a log in order, compressed with zstd, unpacks to 9,000 times its size.
 BOMB_BYTES, BOMB_RATIO = 4 * 2**30, 250
-HELD_BYTES = 16 * 2**20  # the same of what is held in memory, where names take fifty times as much
+# The limit in place of BOMB_BYTES for files that are held in memory, where names take fifty times as much.
+HELD_BYTES = 16 * 2**20
+MAX_SOURCE_LENGTH = 200  # characters
+
+
+def paths_of(files: Given) -> list[str]:
+    """The given paths as text; a single path is a list of one.
+
+    >>> paths_of("a.txt"), paths_of([Path("a.txt"), "-"])
+    (['a.txt'], ['a.txt', '-'])
+    """
+    return [os.fspath(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
+
+
+def total_bytes(paths: Sequence[str | Path]) -> int | None:
+    """The size of all files on disk; None if one of them is a stream."""
+    sizes = [Path(path).stat().st_size for path in paths if Path(path).is_file()]
+    return sum(sizes) if len(sizes) == len(paths) else None
+
+
+def source_of(paths: Iterable[str]) -> str:
+    """The names of the files, for corpus.json.
+
+    >>> source_of(["data/a.txt", "-"])
+    'a.txt, -'
+    """
+    names = ", ".join(Path(path).name or path for path in paths)
+    return names if len(names) <= MAX_SOURCE_LENGTH else names[:MAX_SOURCE_LENGTH] + "…"
 
 
 def open_bytes(
     path: str | os.PathLike[str],
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     salvage: bool = False,
     held: bool = False,
 ) -> io.BufferedReader:
-    """Open a file for reading its unpacked bytes; salvage gives nearly all of them that precede damage.
+    """Open a file for reading its unpacked bytes.
 
-    progress is called with the number of bytes just taken from the file as it lies on disk, so the calls add
-    up to the file's size whatever it is packed with.
+    progress: called with the number of bytes just read from disk, so that the calls add up to the size of the file.
+    salvage: return nearly all bytes before damage. held: the caller holds what it reads in memory, so that a bomb is
+    recognised earlier.
     """
     name = os.fspath(path)
     *most, last = PACKINGS
@@ -77,21 +109,21 @@ def open_bytes(
     if kind not in PACKINGS:
         stored.close()
         raise InputError(f"'{name}' is a {kind} archive; unpack it and give the file inside")
-    # A small buffer below the unpacking, so that the place named in an error is near the damage.
+    # The buffer below the unpacking is small, so that the place named in an error is near the damage.
     unpacked = PACKINGS[kind](io.BufferedReader(stored, 2**16))
     return io.BufferedReader(_Unpacked(unpacked, stored, name, kind, salvage, held), 2**20)
 
 
-def open_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+def open_lines(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their line ends (LF or CRLF) and without a byte order mark."""
-    with open_bytes(path, held=True) as stream:
+    with open_bytes(path, progress, held=True) as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
                     f"line {number:,} of '{os.fspath(path)}' is longer than {MAX_LINE_BYTES:,} bytes; "
-                    "give a text file with one record a line"
+                    "give a text file with one record per line"
                 )
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -106,9 +138,9 @@ def open_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 class _Stored(io.RawIOBase):
-    """A file as it lies on disk: gives back the head already read, and counts what is taken."""
+    """The bytes of a file on disk: first the head that was already read. Counts what is taken."""
 
-    def __init__(self, file: Any, head: bytes, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, file: Any, head: bytes, progress: Progress | None) -> None:
         self.file, self.head, self.progress, self.taken = file, head, progress, 0
 
     def readable(self) -> bool:
@@ -132,9 +164,9 @@ class _Stored(io.RawIOBase):
 
 
 class _Streams(io.RawIOBase):
-    """The bytes of bzip2 or xz streams one after another; zeros may stand between them and at the end.
+    """The bytes of bzip2 or xz streams in a row; zeros may stand between them and at the end.
 
-    BZ2File and LZMAFile take whatever does not begin as a stream does for the end, and leave out all that follows.
+    BZ2File and LZMAFile stop without an error at anything that does not begin like a stream. They lose what follows.
     """
 
     def __init__(self, file: BinaryIO, unpacker: Callable[[], Any]) -> None:
@@ -181,13 +213,13 @@ class _Unpacked(io.RawIOBase):
                 size: int = self.stream.readinto(buffer)
                 self._check_ratio(size)
                 return size
-            # A read that comes upon damage loses what it already has: so let it have little.
+            # A read that meets damage loses what it already has, so each read is small.
             data = self.stream.read1(min(len(buffer), SALVAGE_BYTES))
         except DAMAGE as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
                 f"'{self.name}' ({self.kind}) is damaged or cut short near byte {self.stored.taken:,}: "
-                f"{reason}; fetch the file again, or pack it anew"
+                f"{reason}; fetch the file again, or compress it again"
             ) from error
         buffer[: len(data)] = data
         return len(data)
@@ -197,7 +229,7 @@ class _Unpacked(io.RawIOBase):
         if self.given > max(self.most, BOMB_RATIO * self.stored.taken):
             raise InputError(
                 f"'{self.name}' ({self.kind}) unpacks to more than {BOMB_RATIO} times its size by byte "
-                f"{self.stored.taken:,}, as no text does; if it is meant to, unpack it yourself"
+                f"{self.stored.taken:,}, as no text does; if that is right, unpack it yourself"
             )
 
     def close(self) -> None:
@@ -205,18 +237,3 @@ class _Unpacked(io.RawIOBase):
             self.stream.close()
             self.stored.close()
         super().close()
-
-
-def mapped(path: Path, kind: type, size: int) -> np.ndarray:
-    """An array of so many numbers, or 1, in a new file; it stays usable when the file's name is gone.
-
-    subtle: its room is taken at once. Of a file with holes, writing to the map ends the process where the disk is full.
-    """
-    size = max(1, size)
-    with path.open("wb") as file:
-        length = size * np.dtype(kind).itemsize
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, length)
-        else:
-            file.truncate(length)
-    return np.memmap(path, kind, "r+", shape=size)

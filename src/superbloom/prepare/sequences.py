@@ -1,52 +1,69 @@
-"""Rows of names from text files: one sequence a line, names between tabs or another separator, packed or not."""
+"""Text files with one sequence of names per line, separated by tabs or another text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from superbloom.config import SequencesOptions, document
+from superbloom.config.readers import reader_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.prepare.files import open_lines
+from superbloom.prepare.files import Given, open_lines, paths_of, source_of, total_bytes
+from superbloom.prepare.report import Notice, Report, unnoticed
+from superbloom.progress import Progress, Watch, unwatched
+from superbloom.storage import only_writer
+
+
+@document(SequencesOptions)
+def prepare_sequences(
+    files: Given,
+    out: str | os.PathLike[str],
+    options: SequencesOptions | None = None,
+    *,
+    notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
+    watch: Watch = unwatched,
+    **given: Any,
+) -> Report:
+    """Write the corpus folder of these files: a row per line that is not empty."""
+    options, paths, out = reader_options(SequencesOptions, options, given), paths_of(files), Path(out)
+    with only_writer(out, "corpus"):
+        with watch("reading", total_bytes(paths), True) as progress:
+            rows = read_sequences(paths, options, progress=progress)
+            corpus = Corpus.from_keyed(
+                rows, min_count=options.min_count, max_names=options.max_names, source=source_of(paths)
+            )
+        corpus.save(out)
+    return Report(corpus.counts())
 
 
 def read_sequences(
-    paths: Iterable[str | Path], *, sep: str = "\t", keyed: bool = False
+    files: Given, options: SequencesOptions | None = None, *, progress: Progress | None = None, **given: Any
 ) -> Iterator[tuple[str, list[str]]]:
-    """(key, names) of each line that is not empty; the key is the first field if keyed, else the line's number."""
-    if not sep:
-        raise InputError("an empty --sep given; a tab, ' ', ',' or another text is allowed")
-    before = 0  # lines of the files before this one
-    for path in paths:
+    """Yield (key, names) of each line that is not empty.
+
+    The key is the first field if `keyed`, otherwise the number of the line in all files.
+    """
+    options = reader_options(SequencesOptions, options, given)
+    sep, keyed = options.sep, options.keyed
+    lines_before = 0  # in the files before this one
+    for path in paths_of(files):
         line_number = rows = separated = 0
-        for line_number, line in enumerate(open_lines(path), 1):
+        for line_number, line in enumerate(open_lines(path, progress), 1):
             if not line.strip():
                 continue
-            key, _, rest = line.partition(sep) if keyed else (str(before + line_number), "", line)
+            key, _, rest = line.partition(sep) if keyed else (str(lines_before + line_number), "", line)
             if not key:
                 raise InputError(
-                    f"line {line_number:,} of '{path}' begins with {sep!r}; with keys, a row's name stands there"
+                    f"line {line_number:,} of '{path}' begins with {sep!r}; with --keyed, a row begins with its name"
                 )
             rows += 1
             separated += sep in line
             yield key, [name for name in rest.split(sep) if name]
-        before += line_number
+        lines_before += line_number
         if rows and not separated:
             raise InputError(
-                f"no line of '{path}' holds {sep!r}, so each would be one name; say what separates: --sep ' '"
+                f"no line of '{path}' holds {sep!r}, so each would be one name; name the separator: --sep ' '"
             )
-
-
-def prepare_sequences(
-    paths: Iterable[str | Path],
-    *,
-    sep: str = "\t",
-    keyed: bool = False,
-    min_count: int = 1,
-    max_names: int | None = None,
-) -> Corpus:
-    """The corpus of such files."""
-    paths = list(paths)
-    source = ", ".join(Path(path).name for path in paths)
-    rows = read_sequences(paths, sep=sep, keyed=keyed)
-    return Corpus.from_keyed(rows, min_count=min_count, max_names=max_names, source=source)

@@ -1,8 +1,8 @@
-"""Processes that share the work on pieces: each takes pieces by its standard input and gives back what became of them.
+"""A pool of processes that share the work on the pieces of a file.
 
-They are plain child processes, so a script that calls superbloom needs no `if __name__ == "__main__"`, nothing is
-forked while threads run, and a worker whose parent was killed reads the end of its input and ends. What they do with
-a piece a Task tells; what its function remembers lasts from piece to piece.
+A worker reads a task and a piece from its standard input and writes the result to its standard output. Workers are
+plain child processes, not multiprocessing: a script that calls superbloom needs no `if __name__ == "__main__"`,
+nothing is forked while threads run, and a worker whose parent was killed reads the end of its input and ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from superbloom.errors import InputError
+from superbloom.runtime import available_cores
+
+PARENT_BYTES = 2**29  # memory of the process that starts the workers
 
 
 class Piece(Protocol):
-    """Something to work on; data is what takes memory while it waits, if it carries any."""
+    """Something to work on. data: bytes that it carries, which take memory while it waits."""
 
     @property
     def data(self) -> bytes | None: ...
@@ -38,19 +41,19 @@ R = TypeVar("R")
 
 
 class Task(Protocol[P_contra, R_co]):
-    """What is to be done, with everything it needs; it travels to the workers, and equal tasks are one."""
+    """What to do with pieces, and everything that is needed for it. It is pickled for the workers."""
 
     def start(self) -> Callable[[P_contra], R_co]:
-        """The function that does it."""
+        """The function that does it. A worker calls the same function for all pieces of equal tasks."""
 
 
 class Worker:
-    """A process that works on one piece after another."""
+    """A process that works on one piece at a time."""
 
     def __init__(self, remedy: str) -> None:
         self.remedy = remedy
         command = [sys.executable, "-c", "from superbloom.prepare.workers import work; work()"]
-        # Otherwise large buffers go back to the system after each use, which clears them again: a tenth of the time.
+        # Otherwise malloc returns large buffers to the system after each use, which costs a tenth of the time.
         keep = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**28)}
         environment = os.environ | keep | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -64,7 +67,7 @@ class Worker:
             result = pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             raise InputError(
-                f"a worker process ended with code {self.process.wait()}, perhaps for want of memory; {self.remedy}"
+                f"a worker process ended with code {self.process.wait()}, perhaps out of memory; {self.remedy}"
             ) from None
         if isinstance(result, BaseException):
             raise result
@@ -75,8 +78,17 @@ class Worker:
         self.process.communicate()
 
 
+def pool_size(workers: int | None, memory: int, worker_bytes: int) -> int:
+    """The number of processes: `workers`, or one per core, but no more than fit into `memory` bytes.
+
+    >>> pool_size(8, 2 * 10**9, worker_bytes=600 * 2**20)
+    2
+    """
+    return max(1, min(workers or available_cores(), (memory - PARENT_BYTES) // worker_bytes))
+
+
 class Pool:
-    """Works on pieces in several processes; none is started for a single piece."""
+    """Works on pieces in several processes. It starts none for a single piece."""
 
     def __init__(self, size: int, remedy: str = "run the command again with fewer --workers") -> None:
         self.size, self.remedy = size, remedy
@@ -93,7 +105,7 @@ class Pool:
         self.threads.shutdown(cancel_futures=True)
 
     def run(self, task: Task[P, R], pieces: Iterator[P]) -> Iterator[tuple[P, R]]:
-        """Yield each piece and what became of it, in order."""
+        """Yield each piece and its result, in order."""
         first = list(islice(pieces, 2))
         pieces = chain(first, pieces)
         if len(first) < 2 or self.size == 1:
@@ -125,7 +137,7 @@ def work() -> None:
     """Work on pieces until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no result
+    os.dup2(2, 1)  # standard output carries results only, so what a library prints goes to standard error
     current: Any = None
     while True:
         try:
@@ -136,7 +148,7 @@ def work() -> None:
             if task != current:
                 current, function = task, task.start()
             result = function(piece)
-        except Exception as error:  # told by the parent, in one line
+        except Exception as error:  # the parent raises it
             result = error
         pickle.dump(result, results)
         results.flush()

@@ -1,11 +1,12 @@
 """The paper's experiments at the scale of one machine: `superbloom reproduce CORPUS --out report/`.
 
-cells.py    which models are trained, for which table, and for how long
-lab.py      trains and measures one of them; what is done is kept, what was begun goes on
-costs.py    Sec. 2.4 and 2.5: what a step and a query cost
-paper.py    what the paper printed, and the queries of its appendix
-    results.py  what was measured, and how two models compare
-claims.py   what the paper claims, and what ours say to it
-    pages.py    the report;  plots.py: its pictures
-command.py  all of it, in order
+cells.py      which models are trained, for which table, and for how long
+settings.py   how a report is made: its corpus and its time
+lab.py        trains and measures one model; finished results are kept, an interrupted run resumes
+costs.py      the time of a step and of a query (Sec. 2.4 and 2.5)
+paper.py      the numbers that the paper printed, and the queries of its appendix
+results.py    what was measured, and how two models compare
+claims.py     what the paper claims, and whether it holds here
+tables.py     the tables of the report;  plots.py: its pictures;  report.py: all of it as Markdown and JSON
+run.py        the experiments in order
 """

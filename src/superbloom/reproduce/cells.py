@@ -1,7 +1,7 @@
-"""Which models are trained, for which part of the report. A cell is one of them, with one seed.
+"""Which models are trained, for which part of the report. A cell is one model with one seed.
 
-The paper compares models of equal size on catalogues of millions. Here the hashed model is as wide as our default, and
-what is to be of its size is made as wide as that takes.
+The paper compares models of equal size on catalogues of millions of ids. Here the hashed model has our default width.
+Models that must have its size get the width that comes closest.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superbloom.api import Superbloom
-from superbloom.config import OURS
+from superbloom.config import RECIPES
 from superbloom.corpus import Corpus
 from superbloom.hashing import max_alpha
-from superbloom.memory import num_parameters
+from superbloom.training.limits import num_parameters
 
-WIDTH = 128
-ALPHAS = (10, 20)  # of Table 7
-# Of Tables 2, 3 and 6, up to so many ids; the paper has 20 for half a million, 50 for all of Wikipedia.
-ALPHA_UP_TO = {10: 100_000, 20: 1_000_000, 50: 2**63}
-DEEP = 4  # layers, where the paper has 12
-LARGER = 2 * WIDTH  # of the model with the sampled softmax
-NEGATIVES = 0.025  # of the ids
+DIM = 128
+COHERENT_ALPHAS = (10, 20)  # in Table 7
+# α of Tables 2, 3 and 6: the largest catalogue for each. The paper has 20 for half a million ids, 50 for Wikipedia.
+MAX_IDS_BY_ALPHA = {10: 100_000, 20: 1_000_000, 50: 2**63}
+DEEP_LAYERS = 4  # the paper has 12
+SAMPLED_DIM = 2 * DIM  # width of the model with the sampled softmax
+NEGATIVES_SHARE = 0.025  # of the ids, drawn as negatives of the sampled softmax
 SAMPLERS: dict[str, dict[str, Any]] = {
     "log-uniform": {"proposal": "log-uniform"},
     "empirical": {"proposal": "empirical"},
@@ -32,23 +32,24 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 }
 SENSITIVITY_ALPHAS, SENSITIVITY_HASHES = (1, 2, 4, 10, 20, 50), (1, 2, 3, 4)
 UNHASHED = {"num_hashes": 1, "alpha": 1}
-WIDTHS = range(4, 2049, 4)
-# Unhashed width, its heads, alpha of the hashed model of its size; the rows of Table 4 they stand for.
+DIMS = range(4, 2049, 4)
+# Width and heads of an unhashed model, alpha of the hashed model of its size, and the rows of Table 5 for both.
 TEXT_PAIRS = ((16, 4, 40, ("baseline-h64", "hash40-h512")), (32, 4, 20, ("baseline-h256", "hash20-h1024")))
-# The paper's way to read: tokens apart, as a set, one softmax over the tokens of all hashes. Start, masks and optimizer
-# stay ours: from noise, minutes are not enough to learn anything by which depth could be judged.
-AS_A_SET = {"distance": False, "positions": False}
-PAPER = {"spread": False, "inputs": "tokens", "softmax": "joint"} | AS_A_SET
-AS_IN_PAPER = "paper: "
+# Inputs and outputs as in the paper: each token of an id is an element, elements are a set, and one softmax covers the
+# tokens of all hashes. Initial weights, masks and optimizer stay ours: from random weights, a model learns too little
+# in minutes to compare depths.
+SET_OPTIONS = {"distance": False, "positions": False}
+PAPER_OPTIONS = {"spread": False, "inputs": "tokens", "softmax": "joint"} | SET_OPTIONS
+PAPER_PREFIX = "paper: "  # of the names of cells with these options
 PARTS = ("table2", "figure3", "table3", "table5", "table6", "table7", "costs", "examples", "sensitivity")
-ALIASES = {"table1": "table2", "table4": "table5"}
-OF_TEXT = ("table5", "examples")
-OF_ENTITIES = tuple(part for part in PARTS if part != "table5")
+PART_ALIASES = {"table1": "table2", "table4": "table5"}
+TEXT_PARTS = ("table5", "examples")
+ENTITY_PARTS = tuple(part for part in PARTS if part != "table5")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A model to train: for which parts, and how many shares of the time it gets."""
+    """A model to train: its options, the parts of the report that need it, and its shares of the time."""
 
     name: str
     parts: tuple[str, ...]
@@ -59,7 +60,7 @@ class Cell:
 
     @property
     def file(self) -> str:
-        """A name for its files.
+        """The name of its files.
 
         >>> Cell("α=10, m=2", (), {}, seed=1).file
         'α10-m2-seed1'
@@ -68,26 +69,29 @@ class Cell:
 
 
 class Shapes:
-    """Options of models for one corpus."""
+    """Makes the options of models for one corpus."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.base: dict[str, Any] = dict(OURS["sequence"][0]) if corpus.cuts else {}
-        if corpus.vocab.kinds is not None:
-            self.base = dict(OURS["text"][0])
+        self.base: dict[str, Any] = dict(RECIPES["sequence"][0]) if corpus.is_ordered else {}
+        if corpus.vocab.is_text:
+            self.base = dict(RECIPES["text"][0])
         sizes = (corpus.num_ids, len(corpus.target_vocab or corpus.vocab))
-        self.most = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
-        wanted = next(alpha for alpha, ids in ALPHA_UP_TO.items() if corpus.num_ids <= ids)
-        self.alpha = min(wanted, self.most[2])
+        self.max_alpha = {m: min(max_alpha(size, m) for size in sizes) for m in SENSITIVITY_HASHES}
+        wanted = next(alpha for alpha, ids in MAX_IDS_BY_ALPHA.items() if corpus.num_ids <= ids)
+        self.alpha = min(wanted, self.max_alpha[2])
+        self.hashed = {"alpha": self.alpha, "num_hashes": 2}
 
-    def __call__(self, dim: int = WIDTH, **options: Any) -> dict[str, Any]:
+    def __call__(self, dim: int = DIM, **options: Any) -> dict[str, Any]:
+        """Return the options of a model of this width."""
         return self.base | {"dim": dim, "ffn_dim": 4 * dim} | options
 
     def parameters(self, options: dict[str, Any]) -> int:
+        """Return the number of parameters of a model with these options."""
         return num_parameters(Superbloom(**options).config_for(self.corpus))
 
-    def sized(self, target: int, options: dict[str, Any], widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
-        """These options with the width that comes closest to so many parameters."""
+    def sized(self, target: int, options: dict[str, Any], widths: Sequence[int] = DIMS) -> dict[str, Any]:
+        """Return these options with the width that comes closest to the target number of parameters."""
         above = bisect.bisect_left(widths, target, key=lambda dim: self.parameters(self(dim, **options)))
         near = widths[max(0, above - 1) : above + 1]
         found = min(near, key=lambda dim: abs(self.parameters(self(dim, **options)) - target))
@@ -95,9 +99,9 @@ class Shapes:
 
 
 def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
-    """All cells of a corpus, in the order they are trained; Tables 2, 3 and 5 are repeated with other seeds."""
+    """Return all cells of a corpus, in the order of training. Tables 2, 3 and 5 are repeated with other seeds."""
     shapes = Shapes(corpus)
-    found = _of_text(shapes) if corpus.vocab.kinds is not None else _of_entities(shapes)
+    found = _text_cells(shapes) if corpus.vocab.is_text else _entity_cells(shapes)
     repeated = [cell for cell in found if {"table2", "table3", "table5"} & {*cell.parts}]
     return found + [
         replace(cell, seed=seed, model=cell.model | {"hash_seed": seed})
@@ -106,62 +110,108 @@ def cells(corpus: Corpus, seeds: int = 1) -> list[Cell]:
     ]
 
 
-def _of_entities(shapes: Shapes) -> list[Cell]:
-    hashed = {"alpha": shapes.alpha, "num_hashes": 2}
-    superbloom = shapes(**hashed)
-    size = shapes.parameters(superbloom)
-    samples = max(1, round(NEGATIVES * len(shapes.corpus.target_vocab or shapes.corpus.vocab)))
-    sampled = shapes(LARGER, **UNHASHED)
-    found = [
-        Cell("superbloom", ("table2", "figure3", "table6", "table7", "examples"), superbloom),
-        Cell("baseline", ("table2", "figure3"), shapes.sized(size, UNHASHED)),
+def _entity_cells(shapes: Shapes) -> list[Cell]:
+    """Return the cells of Tables 2, 3, 6 and 7, Figure 3, the examples and the sensitivity to α and m."""
+    compared = _size_cells(shapes)
+    depth = _depth_cells(shapes)
+    as_in_paper = [
+        replace(cell, name=PAPER_PREFIX + cell.name, parts=(part,), model=cell.model | PAPER_OPTIONS)
+        for part, some in (("table2", compared), ("table3", depth))
+        for cell in some
     ]
-    for sampler, options in SAMPLERS.items():
-        training = {"loss": "sampled", "samples": samples, **options}
-        found.append(Cell(f"sampled-softmax, {sampler}", ("table2",), sampled, training))
-    deep = shapes(**hashed, layers=DEEP)
-    depth = {
-        "baseline-l1": shapes(**UNHASHED, layers=1),
-        "baseline-deep": shapes(**UNHASHED, layers=DEEP),
-        "superbloom-l1": shapes(**hashed, layers=1),
-        "superbloom-wide-l1": shapes.sized(shapes.parameters(deep), hashed | {"layers": 1}),
-        "superbloom-deep": deep,
-    }
-    unordered = {"layers": 1} | AS_A_SET
-    bag = unordered | {"attend": False}
-    bags = {"baseline-bag": shapes(**UNHASHED | bag), "superbloom-bag": shapes(**hashed | bag)}
-    bags["superbloom-set-l1"] = shapes(**hashed | unordered)
-    found += [Cell(name, ("table3",), options, shares=_shares(name)) for name, options in (depth | bags).items()]
-    for as_in_paper in ("superbloom", "baseline", *depth):
-        options = next(cell.model for cell in found if cell.name == as_in_paper)
-        part = "table3" if as_in_paper in depth else "table2"
-        found.append(Cell(AS_IN_PAPER + as_in_paper, (part,), options | PAPER, shares=_shares(as_in_paper)))
-    for alpha in [a for a in ALPHAS if a <= shapes.most[2]]:
-        for coherent in range(alpha == found[0].model["alpha"], 3):  # of these, "superbloom" has none
-            options = shapes(alpha=alpha, num_hashes=2, coherent=coherent)
-            found.append(Cell(f"hash{alpha}-{coherent}", ("table7",), options))
-    whole = shapes.parameters(shapes(alpha=min(4, shapes.most[2]), num_hashes=2))
-    for alpha in SENSITIVITY_ALPHAS:
-        for m in SENSITIVITY_HASHES:
-            if alpha <= shapes.most[m]:
-                options = shapes.sized(whole, {"alpha": alpha, "num_hashes": m})
-                found.append(Cell(f"α={alpha}, m={m}", ("sensitivity",), options, shares=1))
-    return found
+    return [
+        *compared,
+        *_sampled_cells(shapes),
+        *depth,
+        *_bag_cells(shapes),
+        *as_in_paper,
+        *_coherent_cells(shapes),
+        *_sensitivity_cells(shapes),
+    ]
 
 
-def _shares(name: str) -> int:
-    """Deep models, and the wide ones of their size, get twice the time: the paper compares them near convergence."""
-    return 4 if name in ("superbloom-deep", "superbloom-wide-l1", "baseline-deep") else 2
+def _size_cells(shapes: Shapes) -> list[Cell]:
+    """Table 2 and Figure 3: a hashed model, and an unhashed one of its size."""
+    superbloom = shapes(**shapes.hashed)
+    return [
+        Cell("superbloom", ("table2", "figure3", "table6", "table7", "examples"), superbloom),
+        Cell("baseline", ("table2", "figure3"), shapes.sized(shapes.parameters(superbloom), UNHASHED)),
+    ]
 
 
-def _of_text(shapes: Shapes) -> list[Cell]:
-    """Small stand-ins of Table 4's pairs: unhashed ones are narrow, hashed ones as wide as gives the same size."""
-    training = OURS["text"][1]
+def _sampled_cells(shapes: Shapes) -> list[Cell]:
+    """Table 2: a larger unhashed model with a sampled softmax, for several samplers."""
+    samples = max(1, round(NEGATIVES_SHARE * len(shapes.corpus.target_vocab or shapes.corpus.vocab)))
+    model = shapes(SAMPLED_DIM, **UNHASHED)
+    return [
+        Cell(f"sampled-softmax, {sampler}", ("table2",), model, {"loss": "sampled", "samples": samples, **options})
+        for sampler, options in SAMPLERS.items()
+    ]
+
+
+def _depth_cells(shapes: Shapes) -> list[Cell]:
+    """Table 3. Deep models, and the wide one of their size, get twice the time: the paper compares converged models."""
+    deep = shapes(**shapes.hashed, layers=DEEP_LAYERS)
+    wide = shapes.sized(shapes.parameters(deep), shapes.hashed | {"layers": 1})
+    return [
+        Cell("baseline-l1", ("table3",), shapes(**UNHASHED, layers=1)),
+        Cell("baseline-deep", ("table3",), shapes(**UNHASHED, layers=DEEP_LAYERS), shares=4),
+        Cell("superbloom-l1", ("table3",), shapes(**shapes.hashed, layers=1)),
+        Cell("superbloom-wide-l1", ("table3",), wide, shares=4),
+        Cell("superbloom-deep", ("table3",), deep, shares=4),
+    ]
+
+
+def _bag_cells(shapes: Shapes) -> list[Cell]:
+    """Sec. 3.4: one layer that does not attend, or attends without distances."""
+    one_layer = {"layers": 1} | SET_OPTIONS
+    bag = one_layer | {"attend": False}
+    return [
+        Cell("baseline-bag", ("table3",), shapes(**UNHASHED | bag)),
+        Cell("superbloom-bag", ("table3",), shapes(**shapes.hashed | bag)),
+        Cell("superbloom-set-l1", ("table3",), shapes(**shapes.hashed | one_layer)),
+    ]
+
+
+def _coherent_cells(shapes: Shapes) -> list[Cell]:
+    """Table 7: none, one or two coherent functions. The cell without any is "superbloom" if α is the same."""
+    return [
+        Cell(f"hash{alpha}-{coherent}", ("table7",), shapes(alpha=alpha, num_hashes=2, coherent=coherent))
+        for alpha in COHERENT_ALPHAS
+        for coherent in range(3)
+        if alpha <= shapes.max_alpha[2] and (coherent or alpha != shapes.alpha)
+    ]
+
+
+def _sensitivity_cells(shapes: Shapes) -> list[Cell]:
+    """Models with all α and m, of one size."""
+    size = shapes.parameters(shapes(alpha=min(4, shapes.max_alpha[2]), num_hashes=2))
+    return [
+        Cell(
+            sensitivity_name(alpha, m),
+            ("sensitivity",),
+            shapes.sized(size, {"alpha": alpha, "num_hashes": m}),
+            shares=1,
+        )
+        for alpha in SENSITIVITY_ALPHAS
+        for m in SENSITIVITY_HASHES
+        if alpha <= shapes.max_alpha[m]
+    ]
+
+
+def sensitivity_name(alpha: int, m: int) -> str:
+    """Return the name of the cell with this α and m hash functions."""
+    return f"α={alpha}, m={m}"
+
+
+def _text_cells(shapes: Shapes) -> list[Cell]:
+    """Return small stand-ins of the pairs in Table 4: narrow unhashed models, and hashed models of the same size."""
+    training = RECIPES["text"][1]
     found = []
     for width, heads, alpha, _ in TEXT_PAIRS:
         narrow = shapes(width, **UNHASHED, heads=heads)
-        hashed = {"alpha": min(alpha, shapes.most[2]), "num_hashes": 2}
-        wide = shapes.sized(shapes.parameters(narrow), hashed, WIDTHS[1::2])
+        hashed = {"alpha": min(alpha, shapes.max_alpha[2]), "num_hashes": 2}
+        wide = shapes.sized(shapes.parameters(narrow), hashed, DIMS[1::2])
         for name, options in ((f"baseline-h{width}", narrow), (f"hash{wide['alpha']}-h{wide['dim']}", wide)):
-            found.append(Cell(name, OF_TEXT, options, training))
+            found.append(Cell(name, TEXT_PARTS, options, training))
     return found

@@ -1,4 +1,8 @@
-"""Trains and measures one cell. What is done is a JSON file; what was begun goes on from its checkpoint."""
+"""Trains and measures one cell at a time.
+
+A finished cell is a JSON file in cells/, and an interrupted one resumes from its checkpoint in runs/. All cells of a
+corpus are measured on the same hidden elements of test rows.
+"""
 
 from __future__ import annotations
 
@@ -11,74 +15,77 @@ from typing import Any
 
 import numpy as np
 
-from superbloom import __version__
 from superbloom.api import Superbloom
-from superbloom.checkpoints import checkpoints
 from superbloom.corpus import Corpus
+from superbloom.corpus.cooccurrence import similarity
 from superbloom.errors import InputError
-from superbloom.evaluate import DEEPEST, HeldOut, deciles, ranks, recall, share
-from superbloom.folder import read_json, write_atomically
+from superbloom.evaluate import DEEPEST, HeldOut, cooccurrence, deciles, popularity, ranks, share
+from superbloom.evaluate.metrics import recall
 from superbloom.predict import Predictor
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import Cell, Shapes
 from superbloom.special import MASK_TEXT
-from superbloom.yardsticks import cooccurrence, popularity, similarity
+from superbloom.storage import read_json, write_atomically
+from superbloom.training.checkpoints import checkpoints
+from superbloom.version import __version__
 
-SETTINGS = "settings"
-HIDDEN = 3_000  # elements of test rows; the same for all cells of a corpus
-WATCH = {"valid_rows": 1000, "save_every": 250}
-BEAMS = (1, 10, 20, 100)
-MOST_BYTES = 2**24  # of a result
-MOST_LINKS = 20_000_000  # to count co-occurrences of
+HIDDEN_ELEMENTS = 3_000  # of test rows
+TRAINING_OPTIONS = {"valid_rows": 1000, "save_every": 250}
+BEAM_WIDTHS = (1, 10, 20, 100)
+MAX_RESULT_BYTES = 2**24  # of one JSON file
+MAX_COUNTED_IDS = 20_000_000  # of a corpus whose co-occurrences are counted
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error)
-    """Training was interrupted; what it has is saved."""
+    """Training was interrupted, and its checkpoint is saved."""
 
 
 class Lab:
-    """A corpus, and the folder where what is measured on it is kept."""
+    """A corpus, and the folder that keeps what is measured on it."""
 
-    def __init__(self, corpus: Corpus, folder: Path, unit: float) -> None:
-        self.corpus, self.folder = corpus, folder
-        self.unit = unit  # minutes of one share
+    def __init__(self, corpus: Corpus, folder: Path, share_minutes: float) -> None:
+        self.corpus, self.folder, self.share_minutes = corpus, folder, share_minutes
 
     def minutes(self, cell: Cell) -> float:
-        return self.unit * cell.shares
+        return self.share_minutes * cell.shares
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
-        """What was measured of a cell, if it was this one: another release may have had another of its name."""
+        """Return what was measured of a cell; None if nothing was, or if an earlier release gave it other options."""
         found = self.kept(f"cells/{cell.file}")
         asked = {"model": cell.model, "training": cell.training, "minutes": self.minutes(cell)}
         return found if found is not None and asked.items() <= found.items() else None
 
     def kept(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file of the folder; None if there is none."""
         path = self.folder / f"{name}.json"
-        return read_json(path, MOST_BYTES) if path.is_file() else None
+        return read_json(path, MAX_RESULT_BYTES) if path.is_file() else None
 
     def keep(self, name: str, found: dict[str, Any]) -> None:
+        """Write a JSON file into the folder."""
         path = self.folder / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found, ensure_ascii=False).encode(errors="backslashreplace"))
 
     def run(self, cell: Cell, quiet: bool = False) -> None:
-        """Train and measure a cell; raises Stopped if it was interrupted. What cannot be gone on with begins anew."""
+        """Train and measure a cell; raises Stopped if interrupted. A checkpoint that does not fit is deleted."""
         run = self.run_of(cell)
-        if not checkpoints(run):
-            return self._run(cell, run, quiet)
+        has_checkpoint = bool(checkpoints(run))
         try:
             self._run(cell, run, quiet)
         except InputError:
+            if not has_checkpoint:
+                raise
             shutil.rmtree(run)
             self._run(cell, run, quiet)
 
     def run_of(self, cell: Cell) -> Path:
+        """Return the folder of a cell's checkpoints."""
         return self.folder / "runs" / cell.file
 
     def _run(self, cell: Cell, run: Path, quiet: bool) -> None:
         before = time.process_time()
         superbloom = Superbloom(**cell.model)
-        training: dict[str, Any] = WATCH | cell.training | {"minutes": self.minutes(cell), "seed": cell.seed}
+        training: dict[str, Any] = TRAINING_OPTIONS | cell.training | {"minutes": self.minutes(cell), "seed": cell.seed}
         superbloom.fit(self.corpus, run=run, resume=bool(checkpoints(run)), quiet=quiet, **training)
         if superbloom.training["interrupted"]:
             raise Stopped
@@ -98,16 +105,16 @@ class Lab:
         if "table6" in cell.parts and cell.seed == 0:
             found["beams"] = self.beams(superbloom)
         if "examples" in cell.parts and cell.seed == 0:
-            found |= self.asked(superbloom)
+            found |= self.examples(superbloom)
             superbloom.save_pretrained(self.folder / "models" / cell.file)
         self.keep(f"cells/{cell.file}", found)
         shutil.rmtree(run)
 
     def held_out(self, seq_len: int) -> HeldOut:
-        return HeldOut.of(self.corpus, "test", seq_len, draws=HIDDEN)
+        return HeldOut.of(self.corpus, "test", seq_len, draws=HIDDEN_ELEMENTS)
 
     def measured(self, predictor: Predictor) -> dict[str, Any]:
-        """Recall on test rows, also without the prior; of each hidden element the rank, to compare models in pairs."""
+        """Return recall on test rows with and without the prior, and the rank of each hidden element."""
         held_out = self.held_out(predictor.model.config.seq_len)
         found = ranks(predictor, held_out, both=True)
         frequency = self.corpus.id_counts("train")[held_out.targets]
@@ -123,10 +130,10 @@ class Lab:
         }
 
     def beams(self, superbloom: Superbloom) -> dict[str, Any]:
-        """Table 6: one round of Algorithm 1 for several widths, and as many rounds as a proof takes; no prior."""
+        """Return recall without the prior for Table 6: one round of Algorithm 1 per width, and until certified."""
         predictor, held_out = Predictor(superbloom.model, prior=False), self.held_out(superbloom.model.config.seq_len)
         found = {}
-        for beam in (*BEAMS, None):
+        for beam in (*BEAM_WIDTHS, None):
             seen = ranks(predictor, held_out, beam=beam, max_rounds=None if beam is None else 1)
             found["certified" if beam is None else str(beam)] = {
                 "recall": recall(seen.rank),
@@ -134,9 +141,9 @@ class Lab:
             }
         return found
 
-    def asked(self, superbloom: Superbloom) -> dict[str, Any]:
-        """The ten best answers to the paper's queries, as far as their names are known, and the analogies."""
-        if self.corpus.vocab.kinds is not None:
+    def examples(self, superbloom: Superbloom) -> dict[str, Any]:
+        """Return the ten best answers to the paper's queries and analogies whose names the corpus has."""
+        if self.corpus.vocab.is_text:
             texts = {text: superbloom.predictor.predict(text, k=10) for text in paper.SENTENCES}
             return {"examples": {text: [_answers(found) for found in masks] for text, masks in texts.items()}}
         examples, analogies = {}, []
@@ -157,25 +164,25 @@ class Lab:
         return found
 
     def known(self, name: str) -> str | None:
-        """A name of the paper as the corpus writes it."""
+        """Return a name of the paper as the corpus spells it; None if the corpus does not have it."""
         return next((n for n in (name, name.replace(" ", "_")) if n in self.corpus.vocab), None)
 
     def yardsticks(self) -> dict[str, Any]:
-        """What none of the models learned: popularity and co-occurrence, and how frequent the most frequent are."""
+        """Return recall of popularity and co-occurrence, which need no training, and the frequencies of names."""
         held_out = self.held_out(Superbloom(**Shapes(self.corpus)()).config_for(self.corpus).seq_len)
         found = {"popularity": recall(popularity(self.corpus, held_out, DEEPEST))}
-        if self.corpus.vocab.kinds is None and not self.corpus.cuts and len(self.corpus.ids) <= MOST_LINKS:
+        if not self.corpus.vocab.is_text and not self.corpus.is_ordered and len(self.corpus.ids) <= MAX_COUNTED_IDS:
             similar = similarity(self.corpus)
             for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
                 found[name] = recall(cooccurrence(similar, held_out, DEEPEST, near))
         frequency = self.corpus.id_counts("train")
         counts = np.sort(frequency)[::-1]
         tenth = max(1, len(counts) // 10)
-        links = {"100": int(counts[:100].sum()), "tenth": int(counts[:tenth].sum())}
+        most_frequent = {"100": int(counts[:100].sum()), "tenth": int(counts[:tenth].sum())}
         return {
             "recall": found,
-            "share of links": {name: n / max(1, int(counts.sum())) for name, n in links.items()},
-            "frequency": frequency[held_out.targets].tolist(),  # of the hidden elements
+            "share of links": {name: n / max(1, int(counts.sum())) for name, n in most_frequent.items()},
+            "frequency": frequency[held_out.targets].tolist(),  # of each hidden element
         }
 
 

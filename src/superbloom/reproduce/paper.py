@@ -1,4 +1,4 @@
-"""What the paper printed: recall in per cent, and the queries of Appendices E and F."""
+"""The numbers that the paper printed, recall at 1, 10 and 20 in per cent, and the queries of Appendices E and F."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE_5 = {
     "hash20-h1024": (39.2, 58.5, 64.5),
 }
 TABLE_6 = {1: (53.0, 56.0, 56.0), 10: (53.2, 68.2, 69.1), 20: (53.2, 67.9, 71.0), 100: (53.2, 67.8, 71.5)}
-# α and how many of the two functions are coherent: token rec@1, entity rec@1
+# (α, number of coherent functions out of two): (token rec@1, entity rec@1)
 TABLE_7 = {
     (10, 0): (36.32, 52.50),
     (10, 1): (38.19, 50.20),
@@ -30,8 +30,8 @@ TABLE_7 = {
     (20, 1): (36.98, 41.10),
     (20, 2): (37.65, 30.20),
 }
-APPROXIMATE_FASTER = 10  # Sec. 2.5: approximate inference beside exhaustive scoring, 5.3 million ids, α=50
-TOP_100, TOP_TENTH = 3.8, 60.0  # Sec. 3.1: per cent of all links that the most frequent pages get
+APPROXIMATE_SPEEDUP = 10  # Sec. 2.5: approximate inference over exhaustive scoring, 5.3 million ids, α=50
+TOP_100_PERCENT, TOP_TENTH_PERCENT = 3.8, 60.0  # Sec. 3.1: share of all links that lead to the most frequent pages
 
 # Appendix E.
 CONTEXTS = (
@@ -47,7 +47,7 @@ CONTEXTS = (
     ("Texas", "Austin, Texas", "Florida"),
     ("Tunisia", "Tunis", "Thailand"),
 )
-# Its analogy, Tunisia Tunis Thailand → Bangkok, asked of more countries: each with the one before it.
+# For the analogy of Appendix E, Tunisia Tunis Thailand → Bangkok, with more countries: each follows the one before.
 CAPITALS = (
     ("Tunisia", "Tunis"),
     ("Thailand", "Bangkok"),

@@ -1,4 +1,4 @@
-"""The report's pictures, as PNG."""
+"""The pictures of the report, as PNG: recall by label frequency (Figure 3), by time, by depth, and by α and m."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from superbloom.reproduce.cells import AS_IN_PAPER, SENSITIVITY_ALPHAS, SENSITIVITY_HASHES
+from superbloom.reproduce.cells import PAPER_PREFIX, SENSITIVITY_ALPHAS, SENSITIVITY_HASHES
 from superbloom.reproduce.results import Results
 
 BLUE, GREY, RED, GREEN = "#1f6f8b", "#9aa3a9", "#c8553d", "#6a994e"
 
 
 def plots(results: Results) -> dict[str, bytes]:
-    """The pictures that what is done so far allows, by file name."""
+    """Return the pictures for which cells are finished, by file name."""
     drawn = {"figure3.png": _deciles, "curves.png": _curves, "depth.png": _depth, "sensitivity.png": _sensitivity}
     found = {name: draw(results) for name, draw in drawn.items()}
     return {name: image for name, image in found.items() if image is not None}
 
 
 def _picture(draw: Callable[[Any], None], width: float = 6.4, height: float = 3.6) -> bytes:
+    """Return what `draw` draws on axes of this size in inches."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -35,8 +36,8 @@ def _picture(draw: Callable[[Any], None], width: float = 6.4, height: float = 3.
 
 
 def _deciles(results: Results) -> bytes | None:
-    """Figure 3."""
-    if not results.have("superbloom", "baseline"):
+    """Draw Figure 3: rec@1 by label frequency."""
+    if not results.has_all("superbloom", "baseline"):
         return None
 
     def draw(axes: Any) -> None:
@@ -51,7 +52,7 @@ def _deciles(results: Results) -> bytes | None:
 
 
 def _curves(results: Results) -> bytes | None:
-    """Validation of the models of Table 2, or of text, against minutes."""
+    """Draw validation recall of the models of Table 2, or of text, against minutes."""
     names = ["superbloom", "baseline", *([results.sampled] if results.sampled else [])]
     if "superbloom" not in results:
         names = [name for name in results.cells if name.startswith(("hash", "baseline-h"))]
@@ -64,7 +65,7 @@ def _curves(results: Results) -> bytes | None:
             history = results.first(name)["history"]
             minutes = [point["seconds"] / 60 for point in history]
             axes.plot(minutes, [100 * point["recall_at_10"] for point in history], ".-", color=colour, label=name)
-        yardstick = (results.beside.get("yardsticks") or {"recall": {}})["recall"].get("co-occurrence")
+        yardstick = results.yardstick_recall.get("co-occurrence")
         if yardstick:
             axes.axhline(100 * yardstick["10"]["value"], color="black", linewidth=0.8, linestyle=":")
             axes.annotate("co-occurrence (test rows)", (0, 100 * yardstick["10"]["value"]), fontsize=8, va="bottom")
@@ -75,7 +76,7 @@ def _curves(results: Results) -> bytes | None:
 
 
 def _depth(results: Results) -> bytes | None:
-    """Table 3 as bars: unhashed and hashed, from a bag to deep."""
+    """Draw Table 3 as bars: unhashed and hashed, from a bag to a deep model."""
     names = ["baseline-bag", "baseline-l1", "baseline-deep"]
     names += ["superbloom-bag", "superbloom-set-l1", "superbloom-l1", "superbloom-wide-l1", "superbloom-deep"]
     if not any(name in results for name in names):
@@ -83,7 +84,7 @@ def _depth(results: Results) -> bytes | None:
 
     def draw(axes: Any) -> None:
         for place, name in enumerate(names):
-            for shift, prefix in ((-0.2, ""), (0.2, AS_IN_PAPER)):
+            for shift, prefix in ((-0.2, ""), (0.2, PAPER_PREFIX)):
                 if prefix + name in results:
                     colour = BLUE if name.startswith("superbloom") else GREY
                     found = results.recall(prefix + name, 10)
@@ -93,30 +94,29 @@ def _depth(results: Results) -> bytes | None:
                     axes.errorbar(place + shift, 100 * found["value"], reach, color="black", linewidth=0.8)
         axes.set_xticks(range(len(names)), [name.replace("-", "\n", 1) for name in names], fontsize=8)
         axes.set(ylabel="rec@10, %")
-        axes.set_title("hatched: read as in the paper", loc="left", fontsize=9)
+        axes.set_title("hatched: inputs and outputs as in the paper", loc="left", fontsize=9)
 
     return _picture(draw, width=7.5)
 
 
 def _sensitivity(results: Results) -> bytes | None:
-    """rec@10 against α for each m, all of one size."""
-    cells = {
-        m: [(a, f"α={a}, m={m}") for a in SENSITIVITY_ALPHAS if f"α={a}, m={m}" in results] for m in SENSITIVITY_HASHES
-    }
-    if not any(cells.values()):
+    """Draw rec@10 against α for each m; all models have one size."""
+    cells = results.sensitivity
+    if not cells:
         return None
 
     def draw(axes: Any) -> None:
-        for (m, found), colour in zip(cells.items(), ("black", BLUE, GREEN, RED), strict=True):
+        for m, colour in zip(SENSITIVITY_HASHES, ("black", BLUE, GREEN, RED), strict=True):
+            found = {alpha: name for (alpha, hashes), name in cells.items() if hashes == m}
             if found:
-                shares = [results.recall(name, 10) for _, name in found]
+                shares = [results.recall(name, 10) for name in found.values()]
                 reach = [[100 * abs(s["value"] - s[end]) for s in shares] for end in ("low", "high")]
                 values = [100 * s["value"] for s in shares]
-                axes.errorbar([a for a, _ in found], values, reach, marker="o", color=colour, label=f"m={m}", capsize=2)
+                axes.errorbar(list(found), values, reach, marker="o", color=colour, label=f"m={m}", capsize=2)
         axes.set_xscale("log")
         axes.set_xticks(SENSITIVITY_ALPHAS, [str(alpha) for alpha in SENSITIVITY_ALPHAS])
         axes.minorticks_off()
-        axes.set(xlabel="α, ids that share a bucket", ylabel="rec@10, %", ylim=(0, None))
+        axes.set(xlabel="α, ids per bucket", ylabel="rec@10, %", ylim=(0, None))
         axes.legend(frameon=False)
 
     return _picture(draw)

@@ -1,1 +1,1 @@
-"""A model over HTTP: the API, the gathering of requests into batches, and the page to play with it."""
+"""A model over HTTP: the API, the batches that requests are gathered into, and the page."""

@@ -1,8 +1,8 @@
-"""One connection of a client, from raw bytes to requests, and the limits that hold before a request is whole.
+"""One connection of a client, from raw bytes to requests, and the limits on requests that are not complete yet.
 
 uvicorn's parser keeps the request line, headers and trailers of any length, and any number of requests that a client
-sends ahead. Here their bytes and numbers are counted while they arrive. A client that exceeds a limit gets one JSON
-line (431 for headers, 503 for connections, 400 for what is not HTTP); then the connection is closed.
+sends ahead. This module counts their bytes and their number while they arrive. A client that exceeds a limit gets one
+line of JSON (431 for headers, 503 for connections, 400 for what is not HTTP); then the connection is closed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from superbloom.serve.settings import Settings
+from superbloom.config import Settings
 
 MAX_HEAD_BYTES = 32 * 2**10  # for the request line and headers; also for trailers and chunk headers
 MAX_HEADERS = 100
-MAX_PIPELINED = 32  # requests that a client sends before it has the answer to the first
-RETRY_SECONDS = 1  # for clients that find too many connections
-TOO_LONG = f"more than {MAX_HEAD_BYTES:,} bytes of headers given, the most allowed; send fewer"
-LINGER_SECONDS = 1.0  # for them to send their request and read why it is refused
-MAX_LINGERING = 100
+MAX_PIPELINED = 32  # requests that a client sends before the answer to the first
+RETRY_SECONDS = 1  # when to try again after too many connections
+HEAD_TOO_LONG = f"more than {MAX_HEAD_BYTES:,} bytes of headers given, the most allowed; send fewer"
+LINGER_SECONDS = 1.0  # for a refused client to send its request and read the refusal
+MAX_LINGERING = 100  # refused connections that are not closed yet
 
 
 class Connections:
-    """Counts the connections, in all and of each address.
+    """Counts the open connections, in total and per address.
 
     >>> some = Connections(Settings(max_connections=3, max_connections_per_address=1))
     >>> some.enter("::1")
@@ -39,10 +39,10 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open: Counter[str] = Counter()
-        self.lingering = 0  # refused, but not closed yet
+        self.lingering = 0  # refused connections that are not closed yet
 
     def enter(self, address: str) -> str | None:
-        """Count a new connection; or, where it is one too many, return the line to refuse it with."""
+        """Count a new connection. If it is one too many, return the line to refuse it with."""
         most, most_each = self._settings.max_connections, self._settings.max_connections_per_address
         if self._open.total() >= most:
             return f"{most:,} connections are open, the most allowed; close one, or raise --max-connections"
@@ -61,7 +61,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn whose requests have a largest size before they are complete."""
+    """A connection of uvicorn with limits on requests that are not complete yet."""
 
     def __init__(self, *arguments: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -69,12 +69,12 @@ class Connection(HttpToolsProtocol):
         self._counted = connections
         self._address: str | None = None  # None: not counted
         self._is_refused = False
-        self._kept_bytes = 0  # that the parser may hold, because it has not passed them on
-        self._head_bytes = self._headers = 0  # counted so far in this request
+        self._kept_bytes = 0  # received, and perhaps still held by the parser
+        self._head_bytes = self._headers = 0  # of this request so far
         self._in_request = self._in_body = False
-        self._is_first = True  # whether no other request came in this piece of data
+        self._is_first = True  # whether this piece of data had no other request before
         self._refusal: tuple[int, str] | None = None
-        self._unanswered: list[Any] = []  # uvicorn's cycles of requests
+        self._unanswered: list[Any] = []  # uvicorn's cycles: one per request
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
             self._linger(line)
 
     def _linger(self, line: str) -> None:
-        """Refuse this connection. Closed at once, it would fail for a client that is sending, before it reads why."""
+        """Refuse this connection, and close it later: a client that is still sending would not read the refusal."""
         self._is_refused = True
         self.transport.write(refusal(503, line, f"retry-after: {RETRY_SECONDS}\r\n"))
         if self._counted.lingering >= MAX_LINGERING:
@@ -114,10 +114,10 @@ class Connection(HttpToolsProtocol):
         self._is_first = not self._in_request
         super().data_received(data)
         if self._kept_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, TOO_LONG)
+            self._refuse(431, HEAD_TOO_LONG)
 
     def on_message_begin(self) -> None:
-        if not self._is_first:  # its bytes in this piece are unknown, so they are not counted: up to 256 KB
+        if not self._is_first:  # its share of this piece is unknown and not counted: up to 256 KB
             self._kept_bytes = 0
         self._head_bytes = self._headers = 0
         self._in_request, self._in_body, self._is_first = True, False, False
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):
         if self._headers > MAX_HEADERS:
             self._fail(431, f"more than {MAX_HEADERS} headers given, the most allowed; send fewer")
         self._count_head(len(name) + len(value) + 4)  # colon, space and the end of the line
-        if not self._in_body:  # trailers are not passed on
+        if not self._in_body:  # trailers are dropped
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -152,20 +152,20 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002, uvicorn's signature
-        """Called by uvicorn where its parser, or one of the methods above, raised."""
+        """uvicorn calls this when its parser, or one of the methods above, has raised."""
         self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1; send one")))
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(431, TOO_LONG)
+            self._fail(431, HEAD_TOO_LONG)
 
     def _fail(self, status: int, line: str) -> None:
         self._refusal = (status, line)
         raise ValueError(line)  # ends the parser
 
     def _refuse(self, status: int, line: str) -> None:
-        """Close, with an answer unless it would be taken for that of an earlier request."""
+        """Send the line, unless the client would take it for the answer to an earlier request; then close."""
         last = self.cycle
         if last is None:
             is_next = True
@@ -182,14 +182,14 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _forget_requests(self) -> None:
-        """Nobody reads their answers any more. uvicorn itself looks at the last request only."""
+        """Mark all requests as disconnected: nobody reads their answers. uvicorn itself marks the last one only."""
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
 
 
 def refusal(status: int, line: str, headers: str = "") -> bytes:
-    """A whole answer, after which the connection ends."""
+    """The bytes of a whole answer, after which the connection is closed."""
     body = json.dumps({"error": line}).encode()
     head = (
         f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"

@@ -1,8 +1,8 @@
-"""One plain line when the server dies of SIGBUS: somebody cut a memory-mapped file short, or its disk failed.
+"""Print one plain line when the server dies of SIGBUS: a memory-mapped file was cut short, or its disk failed.
 
-No Python code runs in a process that such a signal hits, but faulthandler can still write to a pipe. At its other end
-waits a small process, this file run as a script: it prints the line, or any other crash as faulthandler wrote it. It
-ends with the server, whatever ends that.
+After such a signal a process runs no Python code, but faulthandler can still write to a pipe. A small process, this
+file run as a script, reads the other end. It prints the line, or any other crash as faulthandler wrote it, and ends
+when the server ends for any reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-BUS_ERROR = (
+BUS_ERROR_MESSAGE = (
     "error: the server ended with SIGBUS: a memory-mapped file in {} was cut short, or its disk failed; "
     "copy the model again and start the server, with --copy if files may change in place"
 )
@@ -29,13 +29,13 @@ def reported_crashes(folder: Path) -> Iterator[None]:
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": _stderr()}
     try:
         watcher = subprocess.Popen(command, **pipes, start_new_session=True)
-    except OSError:  # as many processes as are allowed: it serves without
+    except OSError:  # no more processes are allowed; the server runs without the watcher
         yield
         return
     was_enabled = faulthandler.is_enabled()
     with watcher:
         assert watcher.stdin is not None
-        faulthandler.enable(watcher.stdin, all_threads=False)  # others run on while their frames would be read
+        faulthandler.enable(watcher.stdin, all_threads=False)  # other threads would run on while it reads their frames
         try:
             yield
         finally:
@@ -45,7 +45,7 @@ def reported_crashes(folder: Path) -> Iterator[None]:
 
 
 def _stderr() -> int | None:
-    """Where this process prints its errors; None is the same file as that of the system."""
+    """Where this process prints its errors; None for the standard error of the system."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError):
@@ -53,12 +53,12 @@ def _stderr() -> int | None:
 
 
 def _wait(folder: str) -> None:
-    """In the small process: wait for the end of the server, and print why if it crashed."""
+    """In the small process: wait until the server ends, and print why if it crashed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the server; its end is what ends this process
+        signal.signal(number, signal.SIG_IGN)  # the server handles them; this process ends after it
     text = sys.stdin.buffer.read().decode(errors="replace")
     if "Bus error" in text.partition("\n")[0]:
-        text = BUS_ERROR.format(folder) + "\n"
+        text = BUS_ERROR_MESSAGE.format(folder) + "\n"
     sys.stderr.write(text)
 
 

@@ -1,29 +1,28 @@
-"""What happens to every request before the application sees it, and to every answer before it leaves.
+"""ASGI middleware around the application: every request and every answer passes the guard.
 
-Refused here, at little cost: hosts a browser was tricked into asking, a missing key, predictions while the queue is
-full, bodies that are too large or come too slowly. Added here: security headers. Counted here: everything.
+It refuses, at little cost: a Host that is not this machine (DNS rebinding), pages of other sites, a missing key,
+predictions while the queue is full, and bodies that are too large or too slow. It adds security headers to every
+answer, and counts every request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
-import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from superbloom.serve.metrics import Metrics
-from superbloom.serve.settings import Settings
+from superbloom.serve.errors import RefusedError
+from superbloom.serve.service import Models
 
-SECURITY = {
+SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,42 +32,21 @@ SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-MAX_LENGTH_DIGITS = 20  # in a Content-Length; int() raises above 4,300
-PREDICTIONS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
-HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]%]+)(:\d*)?")  # a name or an address, and a port
+MAX_LENGTH_DIGITS = 20  # of a Content-Length; int() raises above 4,300 digits
+PREDICTION_PATHS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
+HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]%]+)(:\d*)?")  # a name or an address, and a port
 log = logging.getLogger("superbloom.serve")
-
-
-class RefusedError(Exception):
-    """An answer other than the one asked for: a status and one line."""
-
-    def __init__(self, status: int, line: str, **headers: str) -> None:
-        super().__init__(line)
-        self.status, self.line = status, line
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    @classmethod
-    def busy(cls, line: str, retry_after: float) -> RefusedError:
-        return cls(503, line, retry_after=str(max(1, math.ceil(min(retry_after, 60)))))
 
 
 class Guard:
     """ASGI middleware around the whole application.
 
-    shed raises RefusedError if predictions are not taken now. give_way waits while a batch needs the processor: every
-    answer but a prediction passes it, so that no flood of cheap requests keeps predictions from being computed.
+    Every answer except a prediction passes Models.give_way, which waits while a batch needs the processor: a flood of
+    cheap requests must not keep predictions from being computed.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        metrics: Metrics,
-        shed: Callable[[], None],
-        give_way: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
-        self.shed, self.give_way = shed, give_way
+    def __init__(self, app: ASGIApp, models: Models) -> None:
+        self.app, self.models, self.settings, self.metrics = app, models, models.settings, models.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,10 +58,10 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if status >= 400 or scope["path"] not in PREDICTIONS:
-                    await self.give_way()
+                if status >= 400 or scope["path"] not in PREDICTION_PATHS:
+                    await self.models.give_way()
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
             await send(message)
@@ -91,23 +69,24 @@ class Guard:
         metrics.in_flight.inc()
         try:
             try:
-                body = await self._checked(scope, receive)
+                body = await self._read_allowed(scope, receive)
                 await self.app(scope, _replay(body, receive), send_secured)
             except RefusedError as refused:
-                await refuse(send_secured, refused)
+                await refused.answer()(scope, receive, send_secured)
             except Exception as error:
                 log.error("a defect", exc_info=error)
                 if status:
-                    raise  # half an answer is out; the connection is closed
-                await refuse(send_secured, RefusedError(500, "something went wrong here; the server's log tells what"))
+                    raise  # a part of the answer was sent, so the connection is closed
+                defect = RefusedError(500, "something went wrong here; the server's log has the details")
+                await defect.answer()(scope, receive, send_secured)
         finally:
             metrics.in_flight.dec()
-            path = _template(scope)
+            path = _route_path(scope)
             metrics.requests.labels(path, str(status or 499)).inc()  # 499: the client left without an answer
             metrics.seconds.labels(path).observe(time.monotonic() - began)
 
-    async def _checked(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request that may pass."""
+    async def _read_allowed(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request that is allowed; RefusedError if it is not."""
         headers, path = Headers(scope=scope), scope["path"]
         if len(headers.getlist("host")) > 1:
             raise RefusedError(400, "several Host headers given; send one")
@@ -119,39 +98,39 @@ class Guard:
             _check_key(headers, self.settings.api_key)
         if scope["method"] != "POST":
             return b""
-        if path in PREDICTIONS:
-            self.shed()
+        if path in PREDICTION_PATHS:
+            self.models.check_room()
         limit = self.settings.max_body
         too_large = RefusedError(
             413, f"the body is larger than {limit:,} bytes; send less at a time, or start the server with --max-body"
         )
-        told = headers.get("content-length", "").lstrip("0")
-        if told.isdecimal() and (len(told) > MAX_LENGTH_DIGITS or int(told) > limit):
+        length = headers.get("content-length", "").lstrip("0")
+        if length.isdecimal() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
             raise too_large
         try:
-            return await asyncio.wait_for(_read(receive, limit, too_large), self.settings.seconds)
+            return await asyncio.wait_for(_read_body(receive, limit, too_large), self.settings.seconds)
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {self.settings.seconds:g} seconds") from None
 
 
 def _check_host(host: str) -> None:
-    """Without a key, only this machine may ask, also when a page of another site makes its browser do so."""
-    found = HOST.fullmatch(host.lower())
+    """Without a key, refuse other machines, and pages of other sites that point their own name at this machine."""
+    found = HOST_PATTERN.fullmatch(host.lower())
     try:
         name = found[1] if found else ""
-        local = name in ("localhost", "localhost.") or ip_address(name.strip("[]")).is_loopback
+        is_local = name in ("localhost", "localhost.") or ip_address(name.strip("[]")).is_loopback
     except ValueError:
-        local = False
-    if not local:
+        is_local = False
+    if not is_local:
         raise RefusedError(
-            421, "this server answers to localhost alone; to be asked by another name it needs an API key"
+            421, "this server answers requests to localhost only; for another host name, start it with --api-key"
         )
 
 
 def _check_site(headers: Headers, allowed: Sequence[str]) -> None:
-    """Browsers tell when a page of another site makes them ask: it could not read the answer, so none is made."""
+    """Refuse a request that a page of another site sends. Browsers mark it, and the page could not read the answer."""
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("origin") not in allowed:
-        raise RefusedError(403, "pages of other sites may not ask this server; --cors ORIGIN allows one")
+        raise RefusedError(403, "pages of other sites may not use this server; --cors ORIGIN allows one")
 
 
 def _check_key(headers: Headers, key: str) -> None:
@@ -163,8 +142,8 @@ def _check_key(headers: Headers, key: str) -> None:
         )
 
 
-async def _read(receive: Receive, limit: int, too_large: RefusedError) -> bytes:
-    body = bytearray()  # not a list of parts: of two bytes each they would take twenty times their size
+async def _read_body(receive: Receive, limit: int, too_large: RefusedError) -> bytes:
+    body = bytearray()  # a list of parts of two bytes would take twenty times as much
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -178,34 +157,21 @@ async def _read(receive: Receive, limit: int, too_large: RefusedError) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A receive that gives a body that was read already, then what comes after it: that the client has gone."""
-    given = False
+    """A `receive` that returns a body that was already read, then what follows it: the disconnect."""
+    is_given = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal is_given
+        if is_given:
             return await receive()
-        given = True
+        is_given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 
 
-def _template(scope: Scope) -> str:
-    """The path without what a client made up, so that there are few of them to count."""
-    route: Any = scope.get("route")
+def _route_path(scope: Scope) -> str:
+    """The path of the route, without what a client made up, so that the metrics have few labels."""
+    route: Any = scope.get("route")  # None if the guard refused the request
     path = scope["path"]
-    return getattr(route, "path", None) or (path if path in PREDICTIONS else "other")  # those that are not let in
-
-
-async def refuse(send: Send, refused: RefusedError) -> None:
-    body = json.dumps({"error": refused.line}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": refused.status,
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+    return getattr(route, "path", None) or (path if path in PREDICTION_PATHS else "other")

@@ -1,79 +1,136 @@
-"""What goes over the wire, as the OpenAPI document tells it; unknown fields and other types are refused."""
+"""The JSON of requests and answers, which is also the OpenAPI document. Unknown fields and other types are refused.
+
+The fields of a query are generated from QueryOptions (config/query.py), so a new option of a query is also a field of
+POST /v1/predict. `seconds` and `exact` exist over HTTP only; NOT_OVER_HTTP lists the options that HTTP does not take.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import Field as OptionField
+from dataclasses import asdict, fields
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from superbloom.answers import Certificate, Found, Why
+from superbloom.config import QueryOptions, Settings
+from superbloom.config.option import default_of, kind_of
+from superbloom.config.serving import PUBLISHED_LIMITS
 from superbloom.predict import Predictor, Query
 
+NOT_OVER_HTTP = {
+    "max_rounds": "`exact` sets it: one round, or until the answer is certified",
+    "combine": "it may be a Python function, which JSON cannot hold",
+}
+OPTIONS = {spec.name: spec for spec in fields(QueryOptions) if spec.name not in NOT_OVER_HTTP}
 
-class _Strict(BaseModel):
-    """subtle: of a body that is wrong in a hundred thousand places, only the first is worth time and memory."""
+
+def field_of(spec: OptionField[Any], hint: Any) -> tuple[Any, Any]:
+    """An option as a field of a pydantic model: its type, and its default, limits and description.
+
+    subtle: fail_fast stops at the first fault of a list. A fault takes more memory than the bytes that cause it.
+    """
+    kind, is_optional = kind_of(hint)
+    default, allowed, shown = default_of(spec), spec.metadata["allowed"], spec.metadata["shown_default"]
+    rules: dict[str, Any] = {"description": spec.metadata["help"] + (f" Default: {shown}." if shown else "")}
+    if isinstance(origin := get_origin(kind), type) and issubclass(origin, Iterable):
+        kind, default = GenericAlias(list, get_args(kind)), None if default is None else list(default)
+        rules["fail_fast"] = True
+    if kind is float:
+        rules["allow_inf_nan"] = False
+    if allowed is not None and math.isfinite(allowed.low):
+        rules["ge" if allowed.includes_low else "gt"] = allowed.low
+    if allowed is not None and math.isfinite(allowed.high):
+        rules["le" if allowed.includes_high else "lt"] = allowed.high
+    return (kind | None if is_optional else kind), Field(default, **rules)
+
+
+class Json(JSONResponse):
+    """An answer in JSON, in UTF-8. Lone surrogates, which a client may have sent, are escaped."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+
+class Strict(BaseModel):
+    """A body, or an object in it. Types are not converted, and unknown fields are refused.
+
+    subtle: pydantic reports every unknown field. A body of a hundred thousand is refused before it does.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _few(cls, given: Any) -> Any:
+    def _check_number_of_fields(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
             known = ", ".join(cls.model_fields)
             raise PydanticCustomError("too_many_fields", f"{len(given):,} fields given; allowed are {known}")
         return given
 
 
-class _Asked(_Strict):
-    k: int = Field(10, ge=1, description="How many names.")
+class HttpOptions(Strict):
+    """The options of a query that exist over HTTP only."""
+
     exact: bool | None = Field(
-        None, description="Search until no other name can score higher; true unless `beam` is given."
+        None,
+        description="Search until no other name can score higher. Default: true, or false if `beam` is given; the "
+        "search then ends after its first round.",
     )
-    beam: int | None = Field(
-        None, ge=1, description="Open so many buckets of each hash, at first, or alone if not exact."
-    )
-    exclude: list[str] = Field([], fail_fast=True, description="Names that may not be answered.")
-    exclude_context: bool = Field(False, description="Leave out the names of the context.")
-    allow: list[str] | None = Field(None, fail_fast=True, description="The only names that may be answered.")
-    min_score: float | None = Field(None, allow_inf_nan=False, description="Answer with no name that scores less.")
-    explain: bool = Field(False, description="Tell why, with the certificate.")
     seconds: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="How long the answer is worth waiting for, if less than the limit."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Refuse the request if it is not answered within this time; the server's own limit still holds.",
     )
 
     def options(self) -> dict[str, Any]:
-        """As Predictor.query takes them."""
-        exact = self.beam is None if self.exact is None else self.exact
-        names = ("k", "beam", "exclude", "exclude_context", "allow", "min_score", "explain")
-        return {name: getattr(self, name) for name in names} | {"max_rounds": None if exact else 1}
+        """The options as Predictor.query takes them."""
+        given = {name: getattr(self, name) for name in OPTIONS}
+        is_exact = given["beam"] is None if self.exact is None else self.exact
+        return given | {"max_rounds": None if is_exact else 1}
 
 
-class PredictRequest(_Asked):
-    """A context of names, and what to answer."""
+if TYPE_CHECKING:
+    _QueryRequest = HttpOptions
+else:
+    _HINTS = get_type_hints(QueryOptions)
+    _FIELDS = {name: field_of(spec, _HINTS[name]) for name, spec in OPTIONS.items()}
+    _QueryRequest = create_model("_QueryRequest", __base__=HttpOptions, **_FIELDS)
+
+
+class PredictRequest(_QueryRequest):
+    """A context of names, and the options of the query."""
 
     context: list[str | None] = Field(
         fail_fast=True,
-        description='Names; null, or "[MASK]" if no name is called so, is what to predict: at the end if left out.',
+        description='Names. null is a mask, a name to predict; so is "[MASK]", unless it is a name of the catalogue. '
+        "A context without a mask gets one at its end.",
         examples=[["Copenhagen", None]],
     )
 
 
-class TextRequest(_Asked):
-    """A text with [MASK] where something is to be filled in."""
+class TextRequest(_QueryRequest):
+    """A text with [MASK] at each place to fill in, and the options of the query."""
 
     text: str = Field(examples=["Miles Davis plays [MASK]."])
 
 
-class BatchRequest(_Strict):
-    """Many queries at once."""
+class BatchRequest(Strict):
+    """Many queries in one request."""
 
     queries: list[PredictRequest] = Field(min_length=1, fail_fast=True)
 
 
 class Named(BaseModel):
-    """An answer: its probability is between at_least and probability, as far as the search has told."""
+    """A predicted name. The search proves that its probability is between at_least and probability."""
 
     name: str
     score: float
@@ -82,7 +139,7 @@ class Named(BaseModel):
 
 
 class Search(BaseModel):
-    """How an answer was found: rounds of opening buckets (0: every id was ranked), and how many ids were scored."""
+    """How an answer was found: rounds of opening buckets (0: every id was scored), and the number of scored ids."""
 
     rounds: int
     scored: int
@@ -90,7 +147,7 @@ class Search(BaseModel):
 
 
 class Mask(BaseModel):
-    """The answer for one [MASK]; certified says that no other name of the catalogue scores higher."""
+    """The answer for one mask. certified: no other name of the catalogue scores higher."""
 
     certified: bool
     search: Search
@@ -100,7 +157,7 @@ class Mask(BaseModel):
 
 
 class Answer(BaseModel):
-    """The context as it was read, null for each mask, and what was found for each."""
+    """The context as it was read, with null for each mask, and the answer for each mask."""
 
     model: str
     context: list[str | None]
@@ -122,16 +179,13 @@ class Completions(BaseModel):
     names: list[Completion]
 
 
-class Limits(BaseModel):
-    k: int
-    context: int
-    queries: int
-    body_bytes: int
-    seconds: float
+_SETTINGS = get_type_hints(Settings)
+_LIMITS: dict[str, Any] = {shown: (kind_of(_SETTINGS[name])[0], ...) for name, shown in PUBLISHED_LIMITS.items()}
+Limits = create_model("Limits", **_LIMITS)
 
 
 class Card(BaseModel):
-    """What a model is, and what may be asked of it."""
+    """What the model is, and the limits of a request."""
 
     name: str
     version: str
@@ -150,11 +204,11 @@ class Card(BaseModel):
     steps: int | None
     trained_seconds: float | None
     examples: list[str] | list[list[str]]
-    limits: Limits
+    limits: Limits  # type: ignore[valid-type]  # it is generated
 
 
 class Report(BaseModel):
-    """What was measured: validations during training, and the evaluation on test rows."""
+    """What was measured: validations during training, and an evaluation on test rows."""
 
     history: list[dict[str, Any]]
     test: dict[str, Any] | None
@@ -165,18 +219,19 @@ class State(BaseModel):
 
 
 class Problem(BaseModel):
-    """One line for people; of unknown names, those they may have meant."""
+    """One line for people, and the closest names for each unknown name."""
 
     error: str
     closest: dict[str, list[str]] | None = None
 
 
 def context_of(predictor: Predictor, query: Query) -> list[str | None]:
-    """The names a query was read as; None is a mask."""
+    """The names of the context as the query was read, with None for each mask."""
     return [predictor.model.vocab.name(id_) if id_ >= 0 else None for id_ in query.given]
 
 
 def mask_of(found: Found, num_ids: int) -> dict[str, Any]:
+    """A Mask as JSON."""
     mask: dict[str, Any] = {
         "certified": found.certified,
         "search": {"rounds": found.rounds, "scored": found.scored, "num_ids": num_ids},

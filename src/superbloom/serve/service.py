@@ -1,4 +1,8 @@
-"""The model that is served: loaded off the event loop, warmed before it is asked, replaced without losing a request."""
+"""The model that is served. It is loaded off the event loop, warmed before its first request, and replaced by a reload
+without losing a request.
+
+Served is a loaded model with its files. Service adds the queues in front of it. Models holds the current Service.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from superbloom import __version__
 from superbloom.answers import Found
-from superbloom.mapped import Mapped
+from superbloom.config import Settings
+from superbloom.config.serving import PUBLISHED_LIMITS
+from superbloom.errors import UnknownNameError
 from superbloom.predict import Predictor, Query
-from superbloom.serve.gather import Gatherer
-from superbloom.serve.guard import RefusedError
+from superbloom.serve.errors import RefusedError
+from superbloom.serve.gather import BusyError, Gatherer
 from superbloom.serve.metrics import Metrics
-from superbloom.serve.settings import Settings
 from superbloom.special import MASK_TEXT
+from superbloom.storage import Mapped
+from superbloom.version import __version__
 
 TURN_SECONDS = 0.001
-MAX_TURN_SECONDS = 0.1  # that an answer is held back
-LOOKUPS_TOGETHER = 8  # after so many, those that were looked up are answered
-CHANGED = (
+MAX_TURN_SECONDS = 0.1  # the longest time that an answer is held back
+MAX_LOOKUPS_PER_BATCH = 8  # then the clients of these look-ups are answered
+DEADLINE_SHARE = 0.95  # of the allowed seconds; the rest is for sending the refusal in time
+CHANGED_MESSAGE = (
     "{} was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). To replace a model, "
     "copy it to a new folder and rename that, or serve with --copy"
 )
@@ -29,7 +36,7 @@ CHANGED = (
 
 @dataclass(frozen=True)
 class Served:
-    """A predictor with what is told of it: its name, how it was trained, what was measured; and its mapped files."""
+    """A predictor, its name, its training, its measurements, and its memory-mapped files."""
 
     predictor: Predictor
     name: str = "model"
@@ -38,13 +45,13 @@ class Served:
     mapped: Mapped = field(default_factory=Mapped)
 
     @property
-    def changed(self) -> str | None:
-        """One line if a mapped file was changed in place, so that the model is no longer the one that was verified."""
+    def change(self) -> str | None:
+        """One line if a mapped file was changed in place: the model is no longer the one that was verified."""
         name = self.mapped.changed()
-        return None if name is None else CHANGED.format(name)
+        return None if name is None else CHANGED_MESSAGE.format(name)
 
     def check_unchanged(self) -> None:
-        if line := self.changed:
+        if line := self.change:
             raise RefusedError.busy(line, 5)
 
     def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
@@ -57,8 +64,8 @@ class Served:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Answer from the verified model alone; 503 if it was changed, also while the answer was computed."""
-        self.check_unchanged()  # to read what was cut short would end the process
+        """Refuse with 503 if the model was changed before the answer was computed, or meanwhile."""
+        self.check_unchanged()  # to read a file that was cut short would kill the process
         try:
             yield
         finally:
@@ -66,49 +73,51 @@ class Served:
 
 
 class Service:
-    """A model and the queue before it."""
+    """A model and the queues in front of it: one for predictions, one for look-ups of names."""
 
     def __init__(self, served: Served, settings: Settings, metrics: Metrics) -> None:
         self.served, self.settings = served, settings
         self.predictor = served.predictor
         rows = min(settings.batch, self.predictor.chunk)
         self.gatherer: Gatherer[Query, list[Found]] = Gatherer(
-            served.answer, most_rows=rows, most_waiting=settings.queue, watch=metrics.watch_batch
+            served.answer, max_rows=rows, max_waiting=settings.queue, watch=metrics.watch_batch
         )
-        # Looking up names takes turns in one thread of its own, so that many who do it leave time for predictions.
+        # One thread does all look-ups, so that a flood of them leaves time for predictions.
         self.lookups: Gatherer[Callable[[], Any], Any] = Gatherer(
-            served.look_up, most_rows=LOOKUPS_TOGETHER, most_waiting=settings.queue
+            served.look_up, max_rows=MAX_LOOKUPS_PER_BATCH, max_waiting=settings.queue
         )
-        self._users = 0
-
-    @contextmanager
-    def use(self) -> Iterator[Service]:
-        """Whoever uses it is waited for before it goes."""
-        self._users += 1
-        try:
-            yield self
-        finally:
-            self._users -= 1
+        self.num_users = 0  # requests that use it now
 
     async def retire(self) -> None:
-        while self._users:
+        """Answer the requests that use this service, then end its threads."""
+        while self.num_users:
             await asyncio.sleep(0.01)
         await self.gatherer.close()
         await self.lookups.close()
 
     @property
     def max_context(self) -> int:
+        """The most names of a context: what the model reads, or less by the settings."""
         model = self.predictor.model
-        reads = model.config.seq_len - (0 if model.vocab.kinds is None else 2)
+        reads = model.config.seq_len - (2 if model.vocab.is_text else 0)
         return min(reads, self.settings.max_context or reads)
 
+    def limits(self) -> dict[str, Any]:
+        """The limits that clients need to know, by their names in GET /v1/model."""
+        of_the_model = {
+            "max_k": min(self.settings.max_k, len(self.predictor.model.target_vocab)),
+            "max_context": self.max_context,
+        }
+        return {shown: of_the_model.get(name, getattr(self.settings, name)) for name, shown in PUBLISHED_LIMITS.items()}
+
     def card(self) -> dict[str, Any]:
-        model, settings, training = self.predictor.model, self.settings, self.served.training
-        config, text = model.config, model.vocab.kinds is not None
+        """A Card as JSON."""
+        model, training = self.predictor.model, self.served.training
+        config, is_text = model.config, model.vocab.is_text
         return {
             "name": self.served.name,
             "version": __version__,
-            "reads": "text" if text else "names",
+            "reads": "text" if is_text else "names",
             "num_ids": len(model.target_vocab),
             "num_hashes": config.num_hashes,
             "num_buckets": config.output_buckets,
@@ -123,91 +132,107 @@ class Service:
             "steps": training.get("steps"),
             "trained_seconds": training.get("seconds"),
             "examples": _examples(self.predictor),
-            "limits": {
-                "k": min(settings.max_k, len(model.target_vocab)),
-                "context": self.max_context,
-                "queries": settings.max_queries,
-                "body_bytes": settings.max_body,
-                "seconds": settings.seconds,
-            },
+            "limits": self.limits(),
         }
 
 
 def _examples(predictor: Predictor) -> list[str] | list[list[str]]:
-    """Something to begin with: frequent names, of which one can hope that they were learned."""
+    """Contexts to start with. Their names are frequent, so the model has probably learned them."""
     vocab = predictor.model.vocab
-    if vocab.kinds is not None:
+    if vocab.is_text:
         return ["The capital of Denmark is [MASK].", "He was born in [MASK] and died in [MASK]."]
     ids = [(0, 1), (5,), (20, 30), (100,)]
     return [vocab.names(some) for some in ids if max(some) < len(vocab)]
 
 
 class Models:
-    """The service of now, None until the first is loaded."""
+    """The current service; None until the first model is loaded."""
 
     def __init__(self, load: Callable[[], Served], settings: Settings, metrics: Metrics) -> None:
         self._load, self.settings, self.metrics = load, settings, metrics
         self._service: Service | None = None
-        self._loading = False
+        self._is_loading = False
         self._retiring: set[asyncio.Task[None]] = set()
-        self.draining = False
+        self.is_draining = False
 
     @property
     def service(self) -> Service:
-        """For those that were taken, also while the server is stopping."""
+        """The current service; it also answers while the server is stopping."""
         if self._service is None:
-            raise RefusedError.busy("the model is being loaded; ask again in a moment", 1)
+            raise RefusedError.busy("the model is being loaded; try again in a moment", 1)
         self._service.served.check_unchanged()
         return self._service
 
-    @property
-    def changed(self) -> str | None:
-        """The line to refuse everything with if a mapped file was changed in place, else None."""
-        return None if self._service is None else self._service.served.changed
+    @contextmanager
+    def use(self) -> Iterator[Service]:
+        """The current service, which stays until the block ends, even if a reload replaces it."""
+        service = self.service
+        service.num_users += 1
+        try:
+            yield service
+        finally:
+            service.num_users -= 1
 
-    def waiting(self) -> int:
+    @property
+    def change(self) -> str | None:
+        """The line to refuse everything with if a mapped file was changed in place, else None."""
+        return None if self._service is None else self._service.served.change
+
+    def waiting_rows(self) -> int:
         return 0 if self._service is None else self._service.gatherer.waiting
 
-    def busy_for(self) -> float:
-        """Seconds that the batch of now has taken so far."""
-        return 0.0 if self._service is None else self._service.gatherer.busy_for
+    def busy_seconds(self) -> float:
+        """How long the current batch has been computed; 0 if there is none."""
+        return 0.0 if self._service is None else self._service.gatherer.busy_seconds
 
-    def check_taking(self) -> None:
-        """Refuse what is new, unless there is a model that can answer it."""
-        if self.draining:
-            raise RefusedError.busy("the server is stopping; ask another, or again in a moment", 5)
+    def deadline(self, began: float, *seconds: float | None) -> float:
+        """When a request that began then must be answered: the least of the server's limit and its own ones."""
+        return began + DEADLINE_SHARE * min([self.settings.seconds, *filter(None, seconds)])
+
+    def check_ready(self) -> None:
+        """Refuse a new request if the server stops, or if no model can answer."""
+        if self.is_draining:
+            raise RefusedError.busy("the server is stopping; use another, or try again in a moment", 5)
         assert self.service
 
-    def shed(self) -> None:
-        """Refuse what would only be refused later, before its body is read."""
-        self.check_taking()
+    def check_room(self) -> None:
+        """Refuse a prediction that would be refused later anyway, before its body is read."""
+        self.check_ready()
         gatherer = self.service.gatherer
-        if gatherer.full:
-            raise RefusedError.busy("too many requests are waiting; ask again in a moment", gatherer.retry_after)
+        if gatherer.is_full:
+            raise RefusedError.busy("too many requests are waiting; try again in a moment", gatherer.retry_after)
 
     async def give_way(self) -> None:
-        """While a batch is computed, let one caller after the other pass, TURN_SECONDS apart; none waits for long.
+        """While a batch is computed, let callers pass one by one, TURN_SECONDS apart; none waits for long.
 
-        subtle: an event loop that is never idle lets go of Python's lock and takes it back before the thread of the
-        batch wakes up. Two clients that asked for /health without pause made a prediction take 100 times as long.
+        subtle: an event loop that is never idle releases Python's lock and takes it back before the thread of the
+        batch wakes up. Two clients that requested /health without pause made a prediction take 100 times as long.
         """
-        if not self.busy_for():
+        if not self.busy_seconds():
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_TURN_SECONDS), self._turn:
-                if self.busy_for():
+                if self.busy_seconds():
                     await asyncio.sleep(TURN_SECONDS)
 
+    async def find_closest(self, error: UnknownNameError, deadline: float) -> None:
+        """Find the known names that are closest to an unknown one; none if there is no time."""
+        with self.use() as service:
+            try:
+                await service.lookups.submit(lambda: error.closest, 1, deadline)
+            except BusyError:
+                error.closest = []
+
     async def load(self) -> Service:
-        """Load the model, anew if there is one; the old one answers until the new one can."""
-        if self._loading:
-            raise RefusedError(409, "a model is being loaded already; wait until it is")
-        self._loading = True
-        self._turn = asyncio.Lock()  # here, because it belongs to the event loop that runs now
+        """Load the model. If there is one already, it answers until the new one can."""
+        if self._is_loading:
+            raise RefusedError(409, "a model is already being loaded; try again later")
+        self._is_loading = True
+        self._turn = asyncio.Lock()  # created here, because it belongs to the running event loop
         try:
             served = await asyncio.to_thread(self._load_warm)
         finally:
-            self._loading = False
+            self._is_loading = False
         old, self._service = self._service, Service(served, self.settings, self.metrics)
         if old is not None:
             self.metrics.reloads.inc()
@@ -217,12 +242,13 @@ class Models:
         return self._service
 
     def _load_warm(self) -> Served:
-        """A model that has answered: what is computed on first use, and the pages of its files, are in memory."""
+        """Load the model and query it once: what is computed on first use, and its mapped files, are then in memory."""
         served = self._load()
         predictor = served.predictor
-        nothing: str | list[str] = [] if predictor.model.vocab.kinds is None else MASK_TEXT
-        predictor.answer([predictor.query(nothing, k) for k in (1, 10)])
+        empty: str | list[str] = MASK_TEXT if predictor.model.vocab.is_text else []
+        predictor.answer([predictor.query(empty, k) for k in (1, 10)])
         return served
 
     async def close(self) -> None:
+        """Answer all requests, then end the threads of all services."""
         await asyncio.gather(*self._retiring, *([] if self._service is None else [self._service.retire()]))

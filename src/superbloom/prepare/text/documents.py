@@ -1,7 +1,7 @@
-"""Files of text → pieces that can be read apart from each other, none of which ends within a line or a page.
+"""Files of text → pieces that can be read independently. A piece ends at the end of a line or a page.
 
 A file is plain text with blank lines between documents, or documents between <doc …> and </doc> as wikiextractor
-writes them, or a MediaWiki dump; its beginning tells which. A document larger than a piece goes on in the next one.
+writes them, or a MediaWiki dump. Its first bytes decide. A document larger than a piece continues in the next one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from superbloom.corpus import TEXT_EXTRA_MISSING
 from superbloom.errors import InputError
 from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes
 from superbloom.prepare.wikipedia.dump import EXPORT
 from superbloom.prepare.wikipedia.parts import ARTICLE, Rules, check_length, parse_page, split_pages
 from superbloom.prepare.wikipedia.wikitext import Site, from_xml, parse_site
-from superbloom.text import MISSING
 
 PIECE_BYTES = 16 * 2**20
-HEAD_BYTES = 2**20  # at most, from which the form of a file is known
-MARKER = re.compile(rb"\n(?:<doc\b[^\n]*|</doc>[^\n]*)")  # on the data with a line end before it
+HEAD_BYTES = 2**20  # that decide the form of a file
+MARKER = re.compile(rb"\n(?:<doc\b[^\n]*|</doc>[^\n]*)")  # searched in data with a line end put before it
 QUOTES = re.compile("''+")
 NOT_TEXT = ("ref", "table", "gallery")
 DOC_TITLE = re.compile(rb'\btitle="(.*?)"(?=\s+\w+=|\s*>\s*$)')
@@ -40,19 +40,19 @@ class Form(Enum):
 
 
 class Piece(NamedTuple):
-    """Some of a file: whole lines, or whole pages; goes_on if the document before it may not have ended yet."""
+    """Whole lines or pages of a file. continues: its first words may belong to the document before."""
 
     number: int
     path: str
     line: int
     form: Form
-    goes_on: bool
+    continues: bool
     site: Site | None = None
     data: bytes | None = None
 
 
 class Starts(NamedTuple):
-    """Text to be read, the bytes of it at which documents begin, and their titles."""
+    """Text, the bytes in it at which documents begin, and their titles."""
 
     text: bytes
     places: list[int]
@@ -60,7 +60,7 @@ class Starts(NamedTuple):
 
 
 def expand(paths: Iterable[str]) -> list[str]:
-    """The files given, and those in folders given, which are taken in the order of their names."""
+    """The given files, and the files of given folders in the order of their names."""
     found: list[str] = []
     for path in paths:
         if Path(path).is_dir():
@@ -76,21 +76,21 @@ def expand(paths: Iterable[str]) -> list[str]:
 
 
 def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callable[[str], None]) -> Iterator[Piece]:
-    """The pieces of all files in order; progress receives bytes as they lie on disk."""
+    """The pieces of all files in order. progress receives the number of bytes read from disk."""
     number = 0
     for path in paths:
         with open_bytes(path, progress) as stream:
             rest = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
             form, site = _form(rest)
-            line, goes_on = 1, False
+            line, continues = 1, False
             while True:
                 read = stream.read(max(PIECE_BYTES - len(rest), PIECE_BYTES // 4, 1))
                 rest += read
                 is_last = not read and form is not Form.PAGES
-                cut, next_goes_on = (len(rest), False) if is_last else _cut(rest, form)
+                cut, next_continues = (len(rest), False) if is_last else _cut(rest, form)
                 if cut:
-                    yield Piece(number, path, line, form, goes_on, site, rest[:cut])
-                    number, line, goes_on = number + 1, line + rest.count(b"\n", 0, cut), next_goes_on
+                    yield Piece(number, path, line, form, continues, site, rest[:cut])
+                    number, line, continues = number + 1, line + rest.count(b"\n", 0, cut), next_continues
                 rest = rest[cut:]
                 if not read:
                     break
@@ -102,13 +102,13 @@ def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callab
 
 def _form(head: bytes) -> tuple[Form, Site | None]:
     if EXPORT.match(head):
-        told = head.partition(b"</siteinfo>")[0].partition(b"<page>")[0]
-        return Form.PAGES, parse_site(told.decode(errors="replace"))
+        site_info = head.partition(b"</siteinfo>")[0].partition(b"<page>")[0]
+        return Form.PAGES, parse_site(site_info.decode(errors="replace"))
     return (Form.DOCS if head.lstrip().startswith(b"<doc ") else Form.LINES), None
 
 
 def _cut(data: bytes, form: Form) -> tuple[int, bool]:
-    """Where to cut data, and whether the document before the cut may go on after it.
+    """Where to cut data, and whether the document before the cut may continue after it.
 
     >>> _cut(b"one\\n\\ntwo\\nt", Form.LINES), _cut(b"one\\ntwo\\nt", Form.LINES), _cut(b"one", Form.LINES)
     ((5, False), (8, True), (0, False))
@@ -120,7 +120,7 @@ def _cut(data: bytes, form: Form) -> tuple[int, bool]:
         end = data.rfind(b"\n<doc ") + 1
     else:
         end = max((data.rfind(gap) + len(gap) for gap in (b"\n\n", b"\n\r\n") if gap in data), default=0)
-    if not end and len(data) > MAX_LINE_BYTES and b"\n" not in data:  # text8 and its like are one line
+    if not end and len(data) > MAX_LINE_BYTES and b"\n" not in data:  # a text such as text8 is one line
         return data.rfind(b" ") + 1, True
     return (end, False) if end else (data.rfind(b"\n") + 1, b"\n" in data)
 
@@ -136,7 +136,7 @@ def _check_size(rest: bytes, form: Form, path: str, line: int) -> None:
 
 
 def starts(piece: Piece) -> Starts:
-    """The text of a piece, and where its documents begin; of plain text that is for `blank_lines` to tell."""
+    """The text of a piece, and where its documents begin; for plain text, see `blank_lines`."""
     assert piece.data is not None
     if piece.form is Form.PAGES:
         return _articles(piece.data, piece.site or Site())
@@ -154,11 +154,11 @@ def starts(piece: Piece) -> Starts:
 
 
 def _articles(data: bytes, site: Site) -> Starts:
-    """The text of the articles among some pages, without markup; mwparserfromhell knows which part of it is text."""
+    """The articles among some pages as text without markup, which mwparserfromhell removes."""
     try:
         import mwparserfromhell
     except ImportError:
-        raise InputError(MISSING.replace("the tokenizers library", "mwparserfromhell")) from None
+        raise InputError(TEXT_EXTRA_MISSING.replace("the tokenizers library", "mwparserfromhell")) from None
     texts, places, titles = [], [], []
     at = 0
     for bounds in split_pages(data, 0, len(data)):
@@ -170,7 +170,7 @@ def _articles(data: bytes, site: Site) -> Starts:
             continue
         code = mwparserfromhell.parse(from_xml(page.text, "replace").replace("\0", ""), skip_style_tags=True)
         nodes = [node for node in code.nodes if _is_text(node, site)]
-        # Bold and italics are runs of apostrophes, closed or not; the library takes out closed ones only.
+        # Bold and italics are runs of apostrophes. The library removes only those that are closed.
         text = QUOTES.sub("", code.__class__(nodes).strip_code()).encode(errors="replace") + b"\n"
         texts.append(text)
         places.append(at)
@@ -180,7 +180,7 @@ def _articles(data: bytes, site: Site) -> Starts:
 
 
 def _is_text(node: Any, site: Site) -> bool:
-    """Whether a node of an article is part of its text; files with their captions, categories and notes are not."""
+    """Whether a node is part of the text of an article. Files with captions, categories and notes are not."""
     from mwparserfromhell.nodes import Tag, Wikilink
 
     if isinstance(node, Wikilink):
@@ -190,7 +190,7 @@ def _is_text(node: Any, site: Site) -> bool:
 
 
 def blank_lines(data: bytes, stretches: np.ndarray) -> np.ndarray:
-    """The stretch that follows each blank line, among stretches that begin at these bytes."""
+    """The number of the stretch after each blank line, where stretches of text begin at these bytes."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
     before = np.searchsorted(stretches, ends)
     return before[np.diff(before, prepend=0) == 0]

@@ -1,11 +1,11 @@
-"""A piece of text → its part, in files: its words as numbers, its documents, and how often words and pairs occur.
+"""A piece of text → its part: files with its words as numbers, its documents, and the counts of words and pairs.
 
-    N.words.parquet   name, count: the distinct words of the part, whose places are their numbers
+    N.words.parquet   name, count: the distinct words of the part; the number of a word is its row
     N.npz             numbers (words), begins (where sentences begin), documents (where documents begin)
-    N.titles.parquet  title of each document, null if it has none
+    N.titles.parquet  the title of each document, or null
     N.pairs.npz       (3, pairs) int32: first word, second word, count of each pair that may become a bigram
 
-A bigram is two words that follow one another in a sentence, neither of them a punctuation mark.
+A bigram is two adjacent words of a sentence, neither of them a punctuation mark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from superbloom.config.readers import OnBadBytes
+from superbloom.corpus import Reader, Words
 from superbloom.errors import InputError
 from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
-from superbloom.text import Reader, Words
-
-ERRORS = ("strict", "replace")
 
 
 class Part(NamedTuple):
-    """What a piece became: the number of its files, its distinct words and all of them."""
+    """The result of a piece: its number, and its numbers of distinct words and of all words."""
 
     number: int
     distinct: int
@@ -34,34 +33,34 @@ class Part(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The task of a worker: pieces are read as words, and counted, into this folder."""
+    """The task of a worker: read pieces as words, count them, and write the files to this folder."""
 
     folder: Path
     lowercase: bool
-    errors: str
+    errors: OnBadBytes
 
     def start(self) -> Callable[[Piece], Part]:
         reader = Reader(self.lowercase)
         return lambda piece: read(piece, reader, self.errors, self.folder)
 
 
-def read(piece: Piece, reader: Reader, errors: str, folder: Path) -> Part:
+def read(piece: Piece, reader: Reader, errors: OnBadBytes, folder: Path) -> Part:
     """Write the files of a piece."""
     words, documents, titles = words_of(piece, reader, errors)
     stem = str(folder / f"{piece.number:06d}")
     counts = np.bincount(words.numbers, minlength=len(words.names))
     write_parquet(f"{stem}.words.parquet", name=pa.array(words.names, pa.string()), count=counts)
     write_parquet(f"{stem}.titles.parquet", title=pa.array(titles, pa.string()))
-    # subtle: not np.save, which does not tell that the disk is full where only the last bytes did not fit
+    # subtle: np.save would not report a full disk if only the last bytes did not fit.
     np.savez(f"{stem}.npz", numbers=words.numbers, begins=np.flatnonzero(words.begins), documents=documents)
     np.savez(f"{stem}.pairs.npz", pairs=count_pairs(words, reader))
     return Part(piece.number, len(words.names), len(words.numbers))
 
 
-def words_of(piece: Piece, reader: Reader, errors: str) -> tuple[Words, np.ndarray, list[str | None]]:
-    """The words of a piece, at which of them documents begin, and the titles of those.
+def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, np.ndarray, list[str | None]]:
+    """The words of a piece, the numbers of the words at which documents begin, and the titles of these documents.
 
-    What precedes the first of them belongs to a document of the piece before.
+    Words before the first document belong to the last document of the piece before.
     """
     assert piece.data is not None
     try:
@@ -81,9 +80,10 @@ def words_of(piece: Piece, reader: Reader, errors: str) -> tuple[Words, np.ndarr
         titles = [None] * len(documents)
     else:
         documents = words.at(np.array(places, dtype=np.int64))
-    if not piece.goes_on:
+    if not piece.continues:
         documents, titles = np.append(0, documents), [None, *titles]
-    # Of several that begin with one word only the last has any. One that begins at the end may go on in the next piece.
+    # If several documents begin at one word, all except the last are empty. A document that begins at the end may
+    # continue in the next piece.
     kept = np.diff(documents, append=len(words.numbers) + 1) > 0
     return words, documents[kept], [title for title, keep in zip(titles, kept, strict=True) if keep]
 
@@ -98,12 +98,12 @@ def _not_utf8(piece: Piece) -> InputError:
         byte = piece.data[error.start]
     return InputError(
         f"line {line:,} of '{piece.path}' is not UTF-8 (byte 0x{byte:02x} at position {place:,} of the line); "
-        "convert it first, e.g. iconv -f LATIN1 -t UTF-8, or go on with --errors replace"
+        "convert it first, e.g. iconv -f LATIN1 -t UTF-8, or continue with --errors replace"
     )
 
 
 def count_pairs(words: Words, reader: Reader) -> np.ndarray:
-    """The pairs of words that may become bigrams, and how often each occurs; int32 (3, pairs).
+    """The pairs of words that may become bigrams: first, second and count, int32 (3, pairs).
 
     >>> reader = Reader()
     >>> words = reader.read(b"a b a b, a b. a")

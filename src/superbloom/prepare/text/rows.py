@@ -1,6 +1,6 @@
 """Parts and the vocabulary → the corpus: words become entries, entries get ids by frequency, documents become rows.
 
-N.entries.npz   entries (their numbers in the vocabulary as built), and at which of them documents and sentences begin
+N.entries.npz   entries (numbers in the vocabulary as built), and where documents and sentences begin in them
 """
 
 from __future__ import annotations
@@ -15,42 +15,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from superbloom.corpus import Corpus, split_of
-from superbloom.prepare.files import mapped
+from superbloom.corpus import Corpus, Segmenter, Vocab, Words, split_of
+from superbloom.prepare.scratch import mapped
 from superbloom.prepare.text.parts import Part
 from superbloom.prepare.workers import Pool
-from superbloom.text import Segmenter, Words
-from superbloom.vocab import Vocab
 
-EXAMPLES = 3  # of words left out, of a part
+MAX_EXAMPLES = 3  # of words left out
 
 
 class Waiting(NamedTuple):
-    """A part that waits to be segmented; it carries no data, its files do."""
+    """A part to be segmented. Its data is in its files."""
 
     number: int
     data: bytes | None = None
 
 
 class Left(NamedTuple):
-    """How many words of a part the word pieces do not cover, and some of them."""
+    """The number of words in a part that the word pieces do not cover, and examples."""
 
     words: int
     examples: list[str]
 
 
 class Segmenting(NamedTuple):
-    """The task of a worker: parts in this folder are segmented with the vocabulary that lies beside them."""
+    """The task of a worker: segment parts of this folder with the vocabulary that is in the same folder."""
 
     folder: Path
 
     def start(self) -> Callable[[Waiting], Left]:
-        segmenter = Segmenter(Vocab.open(self.folder / "vocab.arrow"))
+        segmenter = Vocab.open(self.folder / "vocab.arrow").segmenter
         return lambda part: segment(part.number, segmenter, self.folder)
 
 
 def segment(number: int, segmenter: Segmenter, folder: Path) -> Left:
-    """Write the entries of a part."""
+    """Segment the words of a part into entries, and write these to its file."""
     stem = str(folder / f"{number:06d}")
     names = _column(f"{stem}.words.parquet", "name").to_pylist()
     with np.load(f"{stem}.npz") as part:
@@ -62,24 +60,24 @@ def segment(number: int, segmenter: Segmenter, folder: Path) -> Left:
         documents, sentences = found.firsts[part["documents"]], found.firsts[part["begins"]]
     np.savez(f"{stem}.entries.npz", entries=found.ids, documents=documents, sentences=sentences)
     unknown = words.numbers[found.unknown]
-    return Left(len(unknown), [names[word] for word in dict.fromkeys(unknown[:1000].tolist())][:EXAMPLES])
+    return Left(len(unknown), [names[word] for word in dict.fromkeys(unknown[:1000].tolist())][:MAX_EXAMPLES])
 
 
 def segment_all(
     parts: Sequence[Part], vocab: Vocab, folder: Path, pool: Pool, progress: Callable[[int], None]
 ) -> tuple[int, list[str]]:
-    """Segment all parts; how many words were left out, and some of them."""
+    """Segment all parts; the number of words left out, and examples."""
     vocab.write(folder / "vocab.arrow")
     left, examples = 0, dict[str, None]()
     for _, found in pool.run(Segmenting(folder), (Waiting(part.number) for part in parts)):
         left += found.words
         examples |= dict.fromkeys(found.examples)
         progress(1)
-    return left, list(examples)[:EXAMPLES]
+    return left, list(examples)[:MAX_EXAMPLES]
 
 
 def assemble(parts: Sequence[Part], vocab: Vocab, folder: Path) -> tuple[Corpus, Counter[str]]:
-    """The corpus, whose ids still lie in the folder, and what was counted on the way."""
+    """The corpus, whose ids still lie in the folder, and its counts."""
     frequency = np.zeros(len(vocab), dtype=np.int64)
     sizes = []
     for part in _entries(parts, folder):
@@ -121,7 +119,7 @@ def _entries(parts: Iterable[Part], folder: Path) -> Iterator[Any]:
 
 
 def _column(path: Path | str, name: str) -> pa.Array:
-    table = pq.read_table(path, columns=[name], partitioning=None)  # not those of a folder named a=b
+    table = pq.read_table(path, columns=[name], partitioning=None)  # otherwise a folder named a=b would become a column
     return table[name].cast(pa.large_string()).combine_chunks()
 
 

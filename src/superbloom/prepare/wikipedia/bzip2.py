@@ -1,8 +1,8 @@
-"""Unpack any stretch of a bzip2 file by itself, so that every core can take one.
+"""Unpack any range of a bzip2 file by itself, so that every core can take one.
 
-A bzip2 file is a row of blocks of at most 900 kB, each with its own checksum, that begin at any bit with the same
-48 bits. Blocks found by those bits are wrapped as streams of one block each and unpacked; where the file's own streams
-begin and end does not matter, so single-stream and multistream files are the same.
+A bzip2 file is a sequence of blocks of at most 900 kB. Each has its own checksum, and begins at any bit with the same
+48 bits. Blocks are found by these bits, wrapped as streams of one block each, and unpacked. Where the streams of the
+file begin and end does not matter, so that single-stream and multistream files are the same.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from superbloom.errors import InputError
 
 BLOCK = 0x314159265359
 END = 0x177245385090
-# A block packs at most 900,000 bytes and grows by less than a hundredth (bzip2's manual, "compressed files").
+# A block holds at most 900,000 bytes and grows by less than a hundredth (bzip2's manual, "compressed files").
 MAX_BLOCK_BYTES = 2**20
 HEADER = re.compile(rb"BZh[1-9]")
 
 try:
     from rapidgzip import IndexedBzip2File
-except ImportError:  # an extra: without it blocks are unpacked a third more slowly
+except ImportError:  # an extra; without it, unpacking takes a third longer
     IndexedBzip2File = None
 
 
 def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[bytes]:
-    """Yield what the blocks hold that begin in bytes start to stop of a bzip2 file, up to `size` bytes at a time.
+    """Unpack the blocks that begin in bytes start to stop of a bzip2 file; yields at most `size` bytes at a time.
 
-    InputError names the first damaged block, after all before it.
+    After all blocks before a damaged one, InputError names it.
     """
     file.seek(start)
     asked = stop - start + MAX_BLOCK_BYTES
@@ -56,14 +56,14 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
             pass
     for begin in mine:
         following = bisect_right(edges, begin)
-        for end in edges[following : following + 2]:  # the second, should the first have come about by chance
+        for end in edges[following : following + 2]:  # the second, in case the first mark is one by chance
             try:
                 data = bz2.decompress(_stream(packed, begin, end))
                 break
             except (OSError, EOFError, ValueError) as error:
                 reason = error
         else:
-            with suppress(OSError, ValueError):  # the block may be whole, and only what follows it cut off
+            with suppress(OSError, ValueError):  # the block may be whole, and only the end of its stream be missing
                 yield _unpack_open(_stream(packed, begin, end)[:-10])[done:]
             raise InputError(f"bzip2 block at byte {start + begin // 8:,}: {reason}")
         fresh, done = data[done:], max(0, done - len(data))
@@ -72,12 +72,12 @@ def unpack_range(file: BinaryIO, start: int, stop: int, size: int) -> Iterator[b
 
 
 def find_marks(packed: bytes) -> list[tuple[int, int]]:
-    """The bits at which blocks begin and streams end, in order, each with its mark.
+    """The bit positions of all marks: the begin of a block or the end of a stream, in order.
 
     >>> find_marks((BLOCK << 101).to_bytes(20, "big")) == [(11, BLOCK)]
     True
     """
-    # Whatever the shift, a mark alone fills its bytes 1 to 3, and one of the two pairs in them begins at an even byte.
+    # At any shift a mark fills its bytes 1 to 3 alone, and one of the two pairs of these begins at an even byte.
     places: dict[int, list[tuple[int, int]]] = {}
     for mark in (BLOCK, END):
         for shift in range(8):
@@ -97,15 +97,15 @@ def find_marks(packed: bytes) -> list[tuple[int, int]]:
 
 
 def _lost_blocks(packed: bytes, marks: list[tuple[int, int]], limit: int, is_last: bool) -> list[int]:
-    """Where a block should begin, since a stream ended before and the file goes on, but none does.
+    """The bit positions after the end of a stream where a block should begin, but does not.
 
-    Without these a decoder would take what follows for garbage after the end, and say nothing.
+    Otherwise a decoder would take what follows for garbage after the end, without an error.
     """
     known = {bit for bit, _ in marks}
     lost = []
     for bit, mark in marks:
         if mark == END and bit < limit:
-            after = -(-(bit + 80) // 8)  # its checksum has 32 bits; a stream ends with a byte
+            after = -(-(bit + 80) // 8)  # mark and checksum are 48 + 32 bits; a stream ends at the end of a byte
             if HEADER.match(packed, after):
                 if 8 * after + 32 not in known:
                     lost.append(8 * after + 32)
@@ -134,7 +134,7 @@ def _unpack(streams: bytes, size: int) -> Iterator[bytes]:
 
 
 def _unpack_open(stream: bytes) -> bytes:
-    """Unpack a stream that has no end."""
+    """Unpack a stream whose end is missing."""
     unpacker = bz2.BZ2Decompressor()
     data = [unpacker.decompress(stream)]
     while data[-1]:

@@ -1,4 +1,4 @@
-"""One file of a dump: what it says of its wiki, and its text as pieces that can be parsed apart from each other."""
+"""One file of a dump → the properties of its wiki, and pieces of its text that can be parsed independently."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from superbloom.prepare.files import open_bytes
 from superbloom.prepare.wikipedia.parts import Piece
 from superbloom.prepare.wikipedia.wikitext import parse_site
 
-# Bytes of the file in a piece; about 30 MB of text either way.
+# Bytes of the file in a piece, so that a piece has about 30 MB of text.
 PIECE_BYTES = {"bzip2": 8 * 2**20, "plain": 32 * 2**20}
-STREAM_BYTES = 32 * 2**20
+STREAM_BYTES = 32 * 2**20  # of text in a piece of a file that can only be read from its beginning
 READ_BYTES = 2**20
 
 EXPORT = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*+(?:<\?xml[^<>]*+>\s*+)?"  # a byte order mark and an XML declaration, perhaps
+    rb"(?:\xef\xbb\xbf)?\s*+(?:<\?xml[^<>]*+>\s*+)?"  # an optional byte order mark and XML declaration
     rb"(?:<!--(?>.*?-->)\s*+)*+<mediawiki[\s>]",
     re.DOTALL,
 )
@@ -26,7 +26,10 @@ UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", b"<
 
 
 class Dump:
-    """A file of a dump, opened; progress receives the number of bytes just taken from it as it lies on disk."""
+    """An open file of a dump. progress receives the number of bytes just read from disk.
+
+    has_ranges: pieces are ranges of the file, which workers read themselves.
+    """
 
     def __init__(self, path: str, number: int, progress: Callable[[int], None]) -> None:
         self.path, self.number, self.progress = path, number, progress
@@ -51,8 +54,8 @@ class Dump:
         while len(head) < READ_BYTES and (read := self._read()):
             head += read
         self.decoder = _decoder(head)
-        # Only a stretch of a bzip2 or plain file can be read without all before it.
-        self.apart = self.packing in PIECE_BYTES and Path(self.path).is_file() and self.decoder is None
+        # Only ranges of bzip2 and plain files can be read without all that precedes them.
+        self.has_ranges = self.packing in PIECE_BYTES and Path(self.path).is_file() and self.decoder is None
         self.head = self.decode(head)
         if not EXPORT.match(self.head):
             if self.damage and not head:
@@ -67,8 +70,8 @@ class Dump:
             raise InputError(f"'{self.path}' is not UTF-8 in its <siteinfo>: {error}; fetch the dump again") from error
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces in order, up to where the file turns out to be damaged: self.damage then says how."""
-        if self.apart:
+        """Yield the pieces in order. If the file is damaged, they end there, and self.damage describes it."""
+        if self.has_ranges:
             size, step = Path(self.path).stat().st_size, PIECE_BYTES[self.packing]
             self.damage = None  # a piece will find it again
             for number, start in enumerate(range(0, size, step)):
@@ -86,7 +89,7 @@ class Dump:
                 number, data, size = number + 1, [], 0
 
     def _read(self) -> bytes:
-        """Some more bytes, none at the end or where the file turns out to be damaged."""
+        """The next bytes; none at the end or at damage."""
         try:
             return b"" if self.damage else self.stream.read1(READ_BYTES)
         except InputError as error:
@@ -94,7 +97,7 @@ class Dump:
             return b""
 
     def decode(self, data: bytes, final: bool = False) -> bytes:
-        """The same text in UTF-8."""
+        """The bytes of the file as UTF-8."""
         return self.decoder.decode(data, final).encode(errors="replace") if self.decoder else data
 
     def _taken(self, count: int) -> None:

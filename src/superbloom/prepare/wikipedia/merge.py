@@ -1,15 +1,13 @@
-"""From the parts of a dump to one corpus: names get one number everywhere, redirects are followed, ids are given.
+"""The parts of a dump → one corpus: names get numbers, redirects are followed, ids are given by frequency.
 
-Names stay in DuckDB, on disk; memory holds a few arrays with a number for each distinct name, and the links of one
-part at a time. What comes out depends on the dump alone, not on how it was cut or how DuckDB numbered the names.
+Names stay in DuckDB, on disk. Memory holds a few arrays with a number per distinct name, and the links of one part at
+a time. The result depends on the dump alone, not on how it was cut or how DuckDB numbered the names.
 """
 
 from __future__ import annotations
 
-import glob
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,30 +15,21 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from superbloom.corpus import Corpus, check_enough, split_of
+from superbloom.config import WikipediaOptions
+from superbloom.corpus import Corpus, Vocab, check_enough_names, split_of
 from superbloom.errors import InputError
-from superbloom.prepare.duck import duckdb_told
-from superbloom.prepare.files import mapped
+from superbloom.prepare.duck import literal_paths, new_database, numbers_of_names
 from superbloom.prepare.wikipedia.parts import ARTICLE, DISAMBIGUATION
 from superbloom.prepare.wikipedia.wikitext import NO_TITLE, OTHER_NAMESPACE, OTHER_WIKI
-from superbloom.vocab import Vocab
 
-# Where a name leads, beside the number of a name: to no page of the dump, to no article, or to one left out.
+# Where a name leads, if not to a name: to no page of the dump, to no article, or to an article that is left out.
 MISSING, ASTRAY, LEFT_OUT = -1, -2, -3
 BLOCK_ROWS = 2**17
-
-
-class Selection(NamedTuple):
-    """Which links and names are kept."""
-
-    open: bool = False
-    drop_repeats: bool = False
-    min_count: int = 1
-    max_names: int | None = None
+BLOCK_LINKS = 2**22
 
 
 class Rows(NamedTuple):
-    """The articles in order: the number of each title, how many links it has, and all those as numbers."""
+    """The articles in order: the number of each title, its number of links, and all links as numbers."""
 
     titles: np.ndarray
     lengths: np.ndarray
@@ -48,15 +37,16 @@ class Rows(NamedTuple):
 
 
 def merge(
-    folder: Path, parts: Sequence[str], selection: Selection, memory: int, threads: int
+    folder: Path, parts: Sequence[str], options: WikipediaOptions, memory: int, threads: int
 ) -> tuple[Corpus, Counter[str]]:
-    """The corpus, whose arrays still lie in the folder, and what was counted on the way."""
+    """The corpus, whose arrays still lie in the folder, and the counts of all steps."""
     counts: Counter[str] = Counter()
-    with duckdb_told(), closing(Names(folder, parts, memory, threads)) as names:
+    with new_database(folder / "names.duckdb", memory, threads) as database:
+        names = Names(database, folder, parts)
         leads_to, new = read_pages(names, counts)
-        ends_at = follow_redirects(leads_to, selection.open)
-        rows = read_links(names, ends_at, new, selection, counts)
-        vocab, ids = rank(names, rows, selection, counts)
+        ends_at = follow_redirects(leads_to, options.open_links)
+        rows = read_links(names, ends_at, new, options.drop_repeats, counts)
+        vocab, ids = rank(names, rows, options, counts)
         lengths = translate(rows, ids)
         filled = lengths > 0
         counts["to entities left out"] = len(rows.links) - int(lengths.sum())
@@ -75,31 +65,17 @@ def merge(
 
 
 class Names:
-    """The distinct names of all parts, numbered, and for each part the numbers of its names."""
+    """The distinct names of all parts, numbered by the rows of a table, and the numbers of the names of each part."""
 
-    def __init__(self, folder: Path, parts: Sequence[str], memory: int, threads: int) -> None:
-        self.folder, self.parts = folder, parts
-        database = folder / "names.duckdb"
-        database.unlink(missing_ok=True)
-        config: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": threads, "temp_directory": str(folder)}
-        self.database = duckdb.connect(str(database), config=config | {"preserve_insertion_order": False})
-        # Paths are patterns to DuckDB, and folders named key=value columns.
-        files = [glob.escape(str(folder / f"{part}.parquet")) for part in parts]
-        source = "read_parquet(?, hive_partitioning = false, file_row_number = true)"
-        self.database.execute(f"CREATE TABLE names AS SELECT DISTINCT name FROM {source}", [files])
-        self.size = int(self.database.sql("SELECT count(*) FROM names").fetchall()[0][0])
+    def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path, parts: Sequence[str]) -> None:
+        self.database, self.folder, self.parts = database, folder, parts
+        files = literal_paths([folder / f"{part}.parquet" for part in parts])
+        # Without hive_partitioning = false, a folder named key=value would become a column.
+        source = "read_parquet(?, hive_partitioning = false)"
+        database.execute(f"CREATE TABLE names AS SELECT DISTINCT name FROM {source}", [files])
+        self.size = int(database.sql("SELECT count(*) FROM names").fetchall()[0][0])
         self.starts = np.cumsum([0, *(int(arrays["names"]) for arrays in self.arrays())])
-        self.numbers = mapped(folder / "numbers", np.int32, int(self.starts[-1]))
-        found = self.database.sql(
-            f"SELECT part.file_index, part.file_row_number, names.rowid FROM {source} AS part JOIN names USING (name)",
-            params=[files],
-        )
-        for batch in found.to_arrow_reader(2**20):
-            part, place, number = (column.to_numpy() for column in batch.columns)
-            self.numbers[self.starts[part.astype(np.int64)] + place] = number
-
-    def close(self) -> None:
-        self.database.close()
+        self.numbers = numbers_of_names(database, "names", files, self.starts, folder / "numbers")
 
     def arrays(self) -> Iterator[Any]:
         """Yield the arrays of each part."""
@@ -119,13 +95,13 @@ class Names:
         return _large(self.select(wanted, query)["name"])
 
     def select(self, wanted: pa.Table, query: str) -> pa.Table:
-        """Run a query over the names and a table of numbers wanted."""
+        """Run a query over the tables `names` and `wanted`."""
         self.database.register("wanted", wanted)
         return self.database.sql(query).to_arrow_table()
 
 
 def read_pages(names: Names, counts: Counter[str]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Where each name leads, and for each part which of its pages are the first of their title."""
+    """Where each name leads, and for each part, which of its pages are the first with their title."""
     leads_to = np.full(names.size, MISSING, dtype=np.int32)
     new = []
     for arrays, numbers in names.numbered():
@@ -150,7 +126,7 @@ def read_pages(names: Names, counts: Counter[str]) -> tuple[np.ndarray, list[np.
 
 
 def follow_redirects(leads_to: np.ndarray, open: bool) -> np.ndarray:
-    """Return, for each name, the name its redirects end at, or why nowhere; open allows an end without a page.
+    """For each name, the name that its redirects end at, or a code if there is none. open: the end needs no page.
 
     >>> follow_redirects(np.array([0, 2, 0, 4, 3, 6, MISSING]), open=False).tolist()
     [0, 0, 0, -2, -2, -1, -1]
@@ -163,7 +139,7 @@ def follow_redirects(leads_to: np.ndarray, open: bool) -> np.ndarray:
         ends_at[missing] = missing
     settled = ends_at == np.arange(len(ends_at))
     moving = np.flatnonzero((ends_at >= 0) & ~settled)
-    # Each round doubles how many redirects have been followed; what goes on after all of them is a loop.
+    # Each round doubles the number of redirects that were followed. What still moves after the last one is a loop.
     for _ in range(len(moving).bit_length() + 1):
         here = ends_at[moving]
         further = np.where(here >= 0, ends_at[here], here)
@@ -176,9 +152,9 @@ def follow_redirects(leads_to: np.ndarray, open: bool) -> np.ndarray:
 
 
 def read_links(
-    names: Names, ends_at: np.ndarray, new: list[np.ndarray], selection: Selection, counts: Counter[str]
+    names: Names, ends_at: np.ndarray, new: list[np.ndarray], drop_repeats: bool, counts: Counter[str]
 ) -> Rows:
-    """The links of all articles as the numbers of the articles they end at."""
+    """The links of all articles, as numbers of the articles that they end at."""
     titles, lengths = [], []
     path = names.folder / "links"
     with path.open("wb") as file:
@@ -202,21 +178,21 @@ def read_links(
             counts["to the page itself"] += int(itself.sum())
             kept = (found >= 0) & ~itself
             row_of, found = row_of[kept], found[kept]
-            if selection.drop_repeats:
+            if drop_repeats:
                 once = np.sort(np.unique(row_of.astype(np.int64) << 32 | found, return_index=True)[1])
                 counts["repeated on a page"] += len(found) - len(once)
                 row_of, found = row_of[once], found[once]
             articles = first & (arrays["leads_to"] == ARTICLE)
             titles.append(pages[articles])
             lengths.append(np.bincount(row_of, minlength=len(pages))[articles])
-            file.write(found)  # subtle: not tofile, which loses the last bytes of a full disk without a word
+            file.write(found)  # subtle: tofile would lose the last bytes on a full disk without an error
     return Rows(np.concatenate(titles), np.concatenate(lengths), _map(path))
 
 
-def rank(names: Names, rows: Rows, selection: Selection, counts: Counter[str]) -> tuple[Vocab, np.ndarray]:
-    """The vocabulary by falling frequency, and the id of each name's number, −1 where it was left out."""
+def rank(names: Names, rows: Rows, options: WikipediaOptions, counts: Counter[str]) -> tuple[Vocab, np.ndarray]:
+    """The vocabulary by falling frequency, and the id for the number of each name, −1 if the name is left out."""
     frequency = np.zeros(names.size, dtype=np.int64)
-    for block in np.array_split(rows.links, max(1, len(rows.links) // 2**22)):
+    for block in np.array_split(rows.links, max(1, len(rows.links) // BLOCK_LINKS)):
         np.add.at(frequency, block, 1)
     counts["distinct targets"] = int((frequency > 0).sum())
     if counts["distinct targets"] < 2 and counts["to missing pages"]:
@@ -224,20 +200,19 @@ def rank(names: Names, rows: Rows, selection: Selection, counts: Counter[str]) -
             f"{counts['to missing pages']:,} of {counts['links']:,} links lead to pages that are not in these files, "
             f"which leaves {counts['distinct targets']} to predict; --open keeps them"
         )
-    enough = np.flatnonzero(frequency >= selection.min_count)
-    check_enough(
-        len(enough), counts["distinct targets"], selection.min_count, selection.max_names, frequency.max(initial=0)
-    )
+    enough = np.flatnonzero(frequency >= options.min_count)
+    most = frequency.max(initial=0)
+    check_enough_names(len(enough), counts["distinct targets"], options.min_count, options.max_names, most)
     wanted = pa.table({"number": enough, "count": frequency[enough]})
     query = "SELECT number, name, count FROM wanted JOIN names ON names.rowid = number ORDER BY count DESC, name"
-    found = names.select(wanted, query if selection.max_names is None else f"{query} LIMIT {selection.max_names}")
+    found = names.select(wanted, query if options.max_names is None else f"{query} LIMIT {options.max_names}")
     ids = np.full(names.size, -1, dtype=np.int32)
     ids[found["number"].to_numpy()] = np.arange(len(found), dtype=np.int32)
     return Vocab.from_ranked(_large(found["name"]), found["count"].to_numpy()), ids
 
 
 def translate(rows: Rows, ids: np.ndarray) -> np.ndarray:
-    """Turn the links into ids, in place, without those that have none; return how many each row has left."""
+    """Turn the links into ids, in place, and remove links without an id; the number of links left in each row."""
     ends = np.cumsum(rows.lengths)
     lengths, at, done = [], 0, 0
     for begin in range(0, len(ends), BLOCK_ROWS):

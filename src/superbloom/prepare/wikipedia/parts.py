@@ -1,9 +1,9 @@
-"""From a piece of a dump to its part of the corpus: the pages and links in it, with names numbered within the part.
+"""A piece of a dump → parts: the pages and links in it, as numbers of names.
 
-A piece is a stretch of the dump's file, cut anywhere. Its pages are parsed in windows of bounded size; each window
-becomes one part, two files: PART.parquet (its names) and PART.npz (pages and links as numbers of those names). Last
-comes PIECE.done, which says that the piece is done and keeps its two ends: the end of the page that began before it,
-and the beginning of the page it breaks off in. Joined, they are the pages between the pieces.
+A piece is a range of the dump's file, cut anywhere. Its pages are parsed in windows of bounded size. Each window
+becomes a part of two files: PART.parquet (names) and PART.npz (pages and links as numbers of these names). At last,
+PIECE.done marks the piece as done and keeps its two ends: the end of the page that began before it, and the beginning
+of its last page, which it cuts. The ends of neighbours joined are the pages between them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from superbloom.prepare.wikipedia.wikitext import (
     wikitext,
 )
 
-# MediaWiki stores at most 2 MiB a page; only a page with its whole history can be longer than this.
+# MediaWiki stores at most 2 MiB per page. Only a page with its whole history can be longer than this.
 MAX_PAGE_BYTES = 32 * 2**20
 WINDOW_BYTES = 32 * 2**20
 
-# What a page is, instead of the number of the name it redirects to.
+# What a page is, if not a redirect to the number of a name.
 ARTICLE, NOWHERE, DISAMBIGUATION = -1, -2, -3
 
 TITLE = re.compile(rb"<title>([^<]*+)</title>")
@@ -50,7 +50,7 @@ TEXT = re.compile(rb"<text\b([^<>]*+)>")
 
 
 class Piece(NamedTuple):
-    """Bytes start to stop of a file, to be read from it, or already unpacked in data."""
+    """Bytes start to stop of a file, or data that is already unpacked."""
 
     path: str
     file: int
@@ -67,13 +67,13 @@ class Piece(NamedTuple):
 
 @dataclass
 class Done:
-    """What PIECE.done tells of a piece: its parts, its two ends, and what was wrong with it.
+    """The content of PIECE.done: the parts of the piece, its two ends, and what is wrong with it.
 
-    head is None where no page ends in the piece; then tail is the whole of it.
+    If no page ends in the piece, head is None and tail is all of it.
     """
 
     parts: list[tuple[str, int]] = field(default_factory=list)  # name and checksum
-    size: int = 0  # of its text, in bytes
+    size: int = 0  # bytes of text
     head: bytes | None = None
     tail: bytes = b""
     pages: int = 0
@@ -82,7 +82,7 @@ class Done:
 
 
 class Rules(NamedTuple):
-    """What decides how a page is read."""
+    """How a page is read: the wiki, and whether disambiguation pages are dropped."""
 
     site: Site
     drop_disambiguations: bool = False
@@ -93,32 +93,32 @@ class Part(NamedTuple):
 
     names: pa.Array
     pages: np.ndarray  # the number of each page's title
-    leads_to: np.ndarray  # the number of the name a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION
-    lengths: np.ndarray  # how many links each page has
+    leads_to: np.ndarray  # the number of the name that a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION
+    lengths: np.ndarray  # the number of links of each page
     links: np.ndarray
-    dropped: np.ndarray  # how many links led elsewhere, by -reason
-    read: int  # how many pages there were, of any namespace
-    unreadable: list[tuple[int, str]]  # where a page begins that could not be read, and why
+    dropped: np.ndarray  # the number of links that name no article, by -reason (wikitext.py)
+    read: int  # the number of pages of all namespaces
+    unreadable: list[tuple[int, str]]  # where each page begins that could not be read, and why
 
 
 class Page(NamedTuple):
-    """A page; leads_to is the title a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION."""
+    """A page. leads_to: the title that a redirect leads to, or ARTICLE, NOWHERE, DISAMBIGUATION."""
 
     title: str
     namespace: int
     leads_to: str | int
-    text: bytes  # an article's wikitext, as it stands in the dump
+    text: bytes  # the wikitext of an article, escaped as in the dump
 
 
 class Parser:
-    """Parses pieces, remembering what links are spelled like."""
+    """Parses pieces, and remembers the titles of spellings of links."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.titles = Titles(rules.site)
 
     def piece(self, piece: Piece, folder: Path) -> Done:
-        """Parse a piece and leave its files in the folder; a piece done before is only looked up."""
+        """Parse a piece and write its files to the folder; if they are there, only read PIECE.done."""
         file = folder / f"{piece.name}.done"
         if (known := read_done(file)) is not None:
             return known
@@ -149,7 +149,7 @@ class Parser:
         return done
 
     def part(self, data: bytes, begin: int, end: int) -> Part:
-        """Parse the pages in a stretch of text that ends with one."""
+        """Parse the pages in data[begin:end], which ends at the end of a page."""
         pages, unreadable, read = [], [], 0
         for bounds in split_pages(data, begin, end):
             read += 1
@@ -165,7 +165,7 @@ class Parser:
         plain, plain_titles = self.titles.plain(spellings)
         others = self.titles.look_up(spellings.filter(pc.invert(plain)))
 
-        # All names, each once: of pages, of redirects' targets, of links.
+        # The distinct names of pages, redirect targets and links.
         redirects = [page.leads_to for page in pages if isinstance(page.leads_to, str)]
         texts = [page.title for page in pages] + redirects + [title for title in others if isinstance(title, str)]
         names = pa.concat_arrays([pa.array(texts, pa.string()), plain_titles]).dictionary_encode()
@@ -194,7 +194,7 @@ class Parser:
 
 
 class Parsing(NamedTuple):
-    """The task of a worker: pieces parsed by these rules, into this folder."""
+    """The task of a worker: parse pieces by these rules into this folder."""
 
     rules: Rules
     folder: Path
@@ -205,7 +205,7 @@ class Parsing(NamedTuple):
 
 
 def _fill(values: list[str | int], numbers: np.ndarray) -> np.ndarray:
-    """The values as numbers: codes as they are, and for the texts these numbers in turn."""
+    """The values as numbers: codes stay, and each text is replaced by the next of `numbers`."""
     filled = np.fromiter((value if isinstance(value, int) else 0 for value in values), np.int32, len(values))
     filled[filled == 0] = numbers  # codes are negative
     return filled
@@ -225,7 +225,7 @@ def chunks(piece: Piece) -> Iterator[bytes]:
 
 
 def check_length(rest: bytes, done: int) -> None:
-    """Refuse a page that does not end; done is where the rest ends, in the text."""
+    """Refuse a page that does not end. done: the place in the text where `rest` ends."""
     if len(rest) > MAX_PAGE_BYTES:
         raise InputError(
             f"there is no </page> in the {MAX_PAGE_BYTES:,} bytes after byte {done - len(rest):,} of the text; "
@@ -234,7 +234,7 @@ def check_length(rest: bytes, done: int) -> None:
 
 
 class Bounds(NamedTuple):
-    """Where a page lies in the text: its beginning, the end of its head, and the text of its last revision."""
+    """The place of a page: where it begins, where its head ends, and the text of its last revision."""
 
     begin: int
     head: int
@@ -243,7 +243,7 @@ class Bounds(NamedTuple):
 
 
 def split_pages(data: bytes, at: int, limit: int) -> Iterator[Bounds]:
-    """Find the pages between two places, the second of which is the end of one."""
+    """Find the pages in data[at:limit], which ends at the end of a page."""
     opening = TEXT.search(data, at, limit)
     while at < limit:
         if opening and opening.start() < at:
@@ -268,7 +268,7 @@ def _text(data: bytes, opening: re.Match[bytes], end: int) -> tuple[int, int]:
     if opening[1].endswith(b"/"):
         return opening.end(), opening.end()
     start = opening.end()
-    stop = data.find(b"<", start, end)  # in the text itself it is written &lt;, unless a hand wrote the file
+    stop = data.find(b"<", start, end)  # the text itself has &lt; instead, unless the file was written by hand
     if not data.startswith(b"</text>", stop):
         end = data.find(b"</page>", start, end)
         stop = data.find(b"</text>", start, end)
@@ -276,7 +276,7 @@ def _text(data: bytes, opening: re.Match[bytes], end: int) -> tuple[int, int]:
 
 
 def parse_page(data: bytes, bounds: Bounds, rules: Rules) -> Page:
-    """Read one page; links are found only where it is an article. Raises ValueError where it is damaged.
+    """Read one page. Only articles keep their text. ValueError if the page is damaged.
 
     >>> data = b"<page><title>A</title><revision><text>[[b]] or [[talk:c]]</text></revision></page>"
     >>> [parse_page(data, bounds, Rules(Site())) for bounds in split_pages(data, 0, len(data))]
@@ -338,25 +338,25 @@ def write_part(folder: Path, name: str, part: Part) -> tuple[str, int]:
 
 
 def write_done(file: Path, done: Done) -> None:
-    """A checksum, a line of JSON, the two ends."""
-    told = asdict(done) | {"head": None if done.head is None else len(done.head), "tail": len(done.tail)}
-    content = json.dumps(told).encode() + b"\n" + (done.head or b"") + done.tail
+    """Write PIECE.done: a checksum, a line of JSON, the two ends."""
+    described = asdict(done) | {"head": None if done.head is None else len(done.head), "tail": len(done.tail)}
+    content = json.dumps(described).encode() + b"\n" + (done.head or b"") + done.tail
     temporary = file.with_suffix(".new")
     temporary.write_bytes(b"%08x\n" % crc32(content) + content)
     temporary.replace(file)
 
 
 def read_done(file: Path) -> Done | None:
-    """What such a file tells, if it is there and the parts are as they were written."""
+    """Read PIECE.done; None if it is missing or damaged, or if a part is not as it was written."""
     try:
         checksum, _, content = file.read_bytes().partition(b"\n")
         if checksum != b"%08x" % crc32(content):
             return None
         line, _, ends = content.partition(b"\n")
-        told = json.loads(line)
-        told["tail"] = ends[told["head"] or 0 :]
-        told["head"] = None if told["head"] is None else ends[: told["head"]]
-        done = Done(**told | {name: list(map(tuple, told[name])) for name in ("parts", "unreadable")})
+        found = json.loads(line)
+        found["tail"] = ends[found["head"] or 0 :]
+        found["head"] = None if found["head"] is None else ends[: found["head"]]
+        done = Done(**found | {name: list(map(tuple, found[name])) for name in ("parts", "unreadable")})
         for name, written in done.parts:
             names, arrays = ((file.parent / f"{name}{suffix}").read_bytes() for suffix in (".parquet", ".npz"))
             if crc32(arrays, crc32(names)) != written:

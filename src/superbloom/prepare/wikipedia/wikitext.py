@@ -1,8 +1,8 @@
-"""The links of a page's wikitext, as MediaWiki understands them (Sec. 3.1: "raw" links).
+"""The links in the wikitext of a page, as MediaWiki understands them (Sec. 3.1: "raw" links).
 
-Text is searched as it stands in the dump: UTF-8 bytes in which & < > are written &amp; &lt; &gt;. It is neither
-decoded nor unescaped as a whole, which would take longer than finding the links; only a link's target is, once for
-each spelling of it. Arrow does the work on many pages at a time, without a Python object for each link.
+Text is searched as it is in the dump: UTF-8 bytes in which & < > are written &amp; &lt; &gt;. To decode and unescape
+all of it would take longer than to find the links, so only link targets are, once per spelling. Arrow works on many
+pages at a time, without a Python object per link.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from superbloom.prepare.wikipedia.words import (
 # Why a link names no article.
 OTHER_NAMESPACE, OTHER_WIKI, NO_TITLE = -1, -2, -3
 
-# Every repeat below is possessive or stops at the next bracket or tag, so that no file, however odd, takes
-# more than linear time.
+# Every repeat below is possessive or stops at the next bracket or tag, so that any file takes linear time.
 UNPARSED = (
     b"nowiki", b"pre", b"source", b"syntaxhighlight", b"math", b"chem", b"ce", b"timeline", b"score", b"hiero",
     b"graph", b"templatedata",
@@ -55,21 +54,21 @@ NAMESPACE = re.compile(r'<namespace key="(-?\d{1,9})"[^<>]*+>([^<]++)</namespace
 ESCAPE = re.compile(rb"&(?:lt|gt|quot|apos|amp|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 ESCAPES = {b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'", b"&amp;": b"&"}
 
-# Eight links in ten are nothing but words and single spaces, and need none of the rules of link_target.
+# Eight in ten links are only words and single spaces, and need none of the rules of link_target.
 PLAIN = r"^[A-Za-z0-9](?:[A-Za-z0-9,.'()-]| [A-Za-z0-9,.'()-])*$"
 NOT_IN_A_TARGET = re.compile(r"[\x00-\x1f\x7f<>\[\]{}]")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*+);")
 DIRECTION_MARKS = re.compile("[\u200e\u200f\u202a-\u202e]")
 ILLEGAL = re.compile(r"[\x00-\x1f\x7f<>\[\]{}|\ufffd]|%[0-9a-fA-F]{2}|~~~|^:|^\.{1,2}(?:/|$)|/\.{1,2}(?:/|$)")
 MAX_TITLE_BYTES = 255
-# How many spellings of links are remembered; about 250 bytes each.
+# The number of spellings of links that are remembered; about 250 bytes each.
 MAX_SPELLINGS = 400_000
 DOTTED_I = ("tr", "az", "kaa")  # languages in which the capital of i is İ
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a dump says of its wiki; namespaces maps a name in lower case to its number."""
+    """The properties of a wiki that a dump states. namespaces: the number of each name, in lower case."""
 
     language: str = "en"
     first_letter: bool = True
@@ -77,14 +76,14 @@ class Site:
 
 
 def parse_site(head: str) -> Site:
-    """Read the language, the case rule and the namespaces from what precedes the first page."""
+    """Read the language, the case rule and the namespaces from the text before the first page."""
     language = LANGUAGE.search(head)
     named = {html.unescape(name).lower(): int(number) for number, name in NAMESPACE.findall(head)}
     return Site(language[1] if language else "en", not CASE_SENSITIVE.search(head), NAMESPACES | named)
 
 
 class Titles(dict[bytes, str | int]):
-    """What each spelling of a link's target leads to: a title, or why it leads to no article."""
+    """The title that each spelling of a link target names, or a code if it names no article."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -98,7 +97,7 @@ class Titles(dict[bytes, str | int]):
         return found
 
     def look_up(self, targets: pa.Array) -> list[str | int]:
-        """The titles of many targets; spellings are forgotten when they become too many."""
+        """The titles of many targets. Spellings are forgotten when there are more than MAX_SPELLINGS."""
         found: list[str | int] = []
         for begin in range(0, len(targets), MAX_SPELLINGS // 4):
             if len(self) > MAX_SPELLINGS:
@@ -107,7 +106,7 @@ class Titles(dict[bytes, str | int]):
         return found
 
     def plain(self, targets: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Which targets need no rule but that of the first letter, and the titles of those."""
+        """Which targets need only the rule of the first letter, and their titles."""
         plain = pc.and_(
             pc.match_substring_regex(targets, PLAIN), pc.less_equal(pc.binary_length(targets), MAX_TITLE_BYTES)
         )
@@ -121,9 +120,9 @@ class Titles(dict[bytes, str | int]):
 
 
 def find_targets(texts: pa.Array) -> tuple[np.ndarray, pa.DictionaryArray]:
-    """Return, for wikitexts, how many links each has, and the targets of all of them in order, as they are written.
+    """The number of links in each wikitext, and the targets of all links in order, as they are written.
 
-    As in MediaWiki, a link is what stands between [[ and the next ]], without another [[ in between.
+    As in MediaWiki, a link is the text between [[ and the next ]], without another [[ in between.
 
     >>> texts = pa.array([b"[[Image:x.jpg|a [[whale]]]] [[sea|seas]] [[", b"", b"[[Sea#Salt]]"], pa.binary())
     >>> lengths, targets = find_targets(texts)
@@ -134,7 +133,7 @@ def find_targets(texts: pa.Array) -> tuple[np.ndarray, pa.DictionaryArray]:
     offsets = pieces.offsets.to_numpy()
     halves = pc.split_pattern(pieces.values, "]]", max_splits=1)
     is_link = np.diff(halves.offsets.to_numpy()) == 2
-    is_link[offsets[:-1]] = False  # what stands before the first [[ of a text
+    is_link[offsets[:-1]] = False  # the text before the first [[
     inside = halves.values.take(pa.array(halves.offsets.to_numpy()[:-1][is_link]))
     targets = pc.split_pattern(inside, "|", max_splits=1)
     targets = targets.values.take(targets.offsets[:-1])
@@ -143,12 +142,12 @@ def find_targets(texts: pa.Array) -> tuple[np.ndarray, pa.DictionaryArray]:
 
 
 def wikitext(data: bytes, begin: int, end: int) -> bytes:
-    """What of a page's text MediaWiki reads as wikitext."""
+    """The text of a page without what MediaWiki does not read as wikitext."""
     return strip_unparsed(data[begin:end]) if HIDDEN.search(data, begin, end) else data[begin:end]
 
 
 def strip_unparsed(text: bytes) -> bytes:
-    r"""Take out comments and what MediaWiki does not read as wikitext; a tag never closed is only text.
+    r"""Remove comments and elements that MediaWiki does not read as wikitext. A tag that is never closed is text.
 
     >>> strip_unparsed(b"a&lt;!-- b --&gt;c &lt;nowiki&gt;[[d]]&lt;/nowiki&gt; &lt;pre>e &lt;nowiki/>")
     b'ac \x00 &lt;pre>e &lt;nowiki/>'
@@ -169,14 +168,14 @@ def strip_unparsed(text: bytes) -> bytes:
         else:
             unclosed.add(tag)
             continue
-        # NUL is in no title, so [[a<nowiki>b</nowiki>]] stays no link; a comment leaves nothing behind.
+        # No title holds NUL, so [[a<nowiki>b</nowiki>]] does not become a link. A comment leaves nothing.
         kept += text[begin : opening.start()], b"\0" if tag else b""
         begin = at
     return b"".join(kept) + text[begin:]
 
 
 def redirect_target(text: bytes) -> str | None:
-    """Return the target of a page whose text is a redirect in any language, before schema 0.6 the only sign of one.
+    """The target of a page whose text is a redirect in any language. Before schema 0.6 it is the only sign of one.
 
     >>> redirect_target(b"#REDIRECT [[Sea]]"), redirect_target("＃転送 [[海]]".encode()), redirect_target(b"# [[a]]")
     ('Sea', '海', None)
@@ -188,7 +187,7 @@ def redirect_target(text: bytes) -> str | None:
 
 
 def is_disambiguation(text: bytes) -> bool:
-    """Whether a page says by a template of its language that it lists the meanings of a name.
+    """Whether a template, in any language, marks a page as a list of the meanings of a name.
 
     >>> is_disambiguation(b"'''Mercury''' may be: {{Disambig}}"), is_disambiguation(b"[[Mercury]] {{planets}}")
     (True, False)
@@ -197,7 +196,7 @@ def is_disambiguation(text: bytes) -> bool:
 
 
 def link_target(target: str, site: Site) -> str | int:
-    """Return the article that a link's target names, spelled as MediaWiki does, or why it names none.
+    """The article that a link target names, spelled as in MediaWiki, or a code if it names none.
 
     >>> link_target("star_Trek:  Voyager#Cast", Site()), link_target("&eacute;tude%2C", Site())
     ('Star Trek: Voyager', 'Étude,')
@@ -226,7 +225,7 @@ def link_target(target: str, site: Site) -> str | int:
 
 
 def _elsewhere(title: str, site: Site) -> int:
-    """Why a title with such a prefix is no article, or 0."""
+    """The code for a title whose prefix means that it is no article, or 0."""
     prefix, colon, _ = title.partition(":")
     if colon:
         prefix = prefix.rstrip()
@@ -241,7 +240,7 @@ def _elsewhere(title: str, site: Site) -> int:
 
 
 def _capitalise(title: str, site: Site) -> str:
-    """Upper-case the first letter as MediaWiki does.
+    """Capitalise the first letter as MediaWiki does.
 
     >>> [_capitalise(title, Site()) for title in ("sea", "ñu", "ßen", "მთა")], _capitalise("iş", Site("tr"))
     (['Sea', 'Ñu', 'ßen', 'მთა'], 'İş')
@@ -251,7 +250,7 @@ def _capitalise(title: str, site: Site) -> str:
         return title
     if first == "i" and site.language in DOTTED_I:
         return "İ" + title[1:]
-    # Title case, not upper case: it leaves the Georgian letters, which have capitals no title uses.
+    # Title case, not upper case, because it keeps Georgian letters: titles do not use their capitals.
     capital = first.title()
     return capital + title[1:] if len(capital) == 1 else title
 

@@ -1,6 +1,6 @@
 """Words of MediaWiki that a dump does not list: namespaces, interwiki prefixes, redirects, disambiguation templates."""
 
-# What every MediaWiki understands besides the names a dump lists in its siteinfo.
+# Names that every MediaWiki understands, besides those that a dump lists in its siteinfo.
 NAMESPACES = {
     name: number
     for number, names in {
@@ -29,8 +29,8 @@ NAMESPACES = {
     for name in names.split("|")
 }
 
-# A dump does not list its interwiki prefixes. The short ones count only in lower case, as people write them,
-# so that an article such as "C: The Story" is not lost; the projects' own names count in any case.
+# A dump does not list its interwiki prefixes. Short ones are recognised in lower case only, as people write them, so
+# that an article such as "C: The Story" is kept. Names of projects are recognised in any case.
 INTERWIKI_CODES = frozenset(
     """
     aa ab ace ady af ak als alt am ami an ang ann anp ar arc ary arz as ast atj av avk awa ay az azb
@@ -53,14 +53,14 @@ INTERWIKI_CODES = frozenset(
     za zea zgh zh zh-classical zh-cn zh-hans zh-hant zh-min-nan zh-tw zh-yue zu
     b c d f m n q s v w meta species incubator outreach voy wmf mw phab doi rfc iarchive
     http https ftp irc mailto news gopher telnet
-    """.split()  # noqa: SIM905 (a word a line would fill pages)
+    """.split()  # noqa: SIM905 (one word per line would fill pages)
 )
 INTERWIKI_NAMES = frozenset(
     """
     wikt wiktionary wikisource wikiquote wikibooks wikinews wikiversity wikivoyage wikispecies wikidata
     wikimedia commons metawikipedia metawikimedia mediazilla bugzilla wikitravel wikicities wikia meatball
     memoryalpha marveldatabase wikiwikiweb foldoc sep11
-    """.split()  # noqa: SIM905 (a word a line would fill pages)
+    """.split()  # noqa: SIM905 (one word per line would fill pages)
 )
 
 REDIRECT_WORDS = """

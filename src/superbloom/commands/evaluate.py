@@ -1,0 +1,78 @@
+"""`superbloom evaluate`: recall of a model on held-out rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from superbloom.commands.console import print_json
+from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, options_of
+from superbloom.config import EvaluateOptions, HeadOptions, make
+from superbloom.errors import InputError
+
+
+@options_of(EvaluateOptions, HeadOptions)
+def evaluate(
+    model: ModelFolder,
+    corpus: CorpusFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for metrics.json and the plot by frequency.")
+    ] = None,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """rec@1/10/20 on held-out rows (Sec. 3.1), beside popularity and co-occurrence."""
+    if out is not None:
+        check_report_folder(out)
+    figures = _measure(model, corpus, make(EvaluateOptions, given(EvaluateOptions, options)), options)
+    if out is not None:
+        _write(figures, out)
+    if json_:
+        print_json(figures)
+        return
+    from rich.console import Console
+
+    from superbloom.evaluate import recall_table
+
+    console = Console()
+    console.print(recall_table(figures))
+    console.print(
+        f"NDCG@10 {figures['ndcg']['10']:.3f}, MRR@10 {figures['mrr']['10']:.3f}; "
+        f"token rec@1 {figures['token_recall_at_1']['value']:.3f}; {figures['certified']:.1%} of the answers certified"
+    )
+    if out is not None:
+        console.print(f"wrote {out / 'metrics.json'} and {out / 'deciles.png'}", markup=False)
+
+
+def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[str, Any]) -> dict[str, Any]:
+    from superbloom.corpus import Corpus
+    from superbloom.evaluate import evaluate
+    from superbloom.predict import Predictor
+    from superbloom.progress import counting
+    from superbloom.store import load
+
+    predictor = Predictor(load(model).model, **given(HeadOptions, options))
+    rows = Corpus.open(corpus).under(predictor.model.vocab)
+    available = len(rows.rows(chosen.split))
+    with counting("evaluating", chosen.draws or min(available, chosen.rows or available)) as progress:
+        return evaluate(predictor, rows, progress=progress, **vars(chosen))
+
+
+def _write(figures: dict[str, Any], out: Path) -> None:
+    from superbloom.evaluate import plot_deciles
+    from superbloom.storage import write_atomically
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
+    write_atomically(out / "deciles.png", plot_deciles(figures))
+
+
+def check_report_folder(out: Path) -> None:
+    """Raise InputError if a report would be written into a file, a corpus or a model folder."""
+    from superbloom.storage import MANIFESTS
+
+    if out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values()):
+        raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")

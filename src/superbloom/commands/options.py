@@ -1,0 +1,101 @@
+"""The command line's options, made from the dataclasses of config/, and the arguments that commands share.
+
+A field with a help text becomes an option. An option that is not given arrives as None; `given` leaves it out, so that
+the default of the dataclass holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from superbloom.config.option import choices_of, default_of, kind_of
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one of the same kind is replaced.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
+CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
+]
+BYTES_PER_GB = 1e9
+
+Command = Callable[..., None]
+
+
+def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: bool = False) -> Callable[[Command], Command]:
+    """Give a command an option for every field of these dataclasses that has a help text.
+
+    panels: group the options in --help by dataclass.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for kind in kinds:
+            hints = get_type_hints(kind)
+            for spec in fields(kind):
+                if "help" in spec.metadata and spec.name not in leave_out:
+                    annotation = _annotation(spec, hints[spec.name], kind.__name__ if panels else None)
+                    parameters.append(
+                        inspect.Parameter(
+                            spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+                        )
+                    )
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
+
+
+def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a dataclass that a user gave, in the units of the dataclass."""
+    found = {}
+    for spec in fields(kind):
+        value = options.get(spec.name)
+        if value is not None:
+            found[spec.name] = int(value * BYTES_PER_GB) if spec.metadata.get("gigabytes") else value
+    return found
+
+
+def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
+    kind, _ = kind_of(hint)
+    flag, choices = spec.metadata["flag"], choices_of(kind)
+    type_ = _command_line_type(spec, kind)
+    repeated = " May be repeated." if type_ == list[str] else ""
+    option = typer.Option(
+        *([flag] if flag else []),
+        help=spec.metadata["help"] + repeated + _default_text(spec),
+        metavar=f"<{'|'.join(choices)}>" if choices else None,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return Annotated[type_ | None, option]
+
+
+def _default_text(spec: Field[Any]) -> str:
+    default, shown = default_of(spec), spec.metadata["shown_default"]
+    if spec.metadata["gigabytes"]:
+        default = default / BYTES_PER_GB
+    is_switch = default is False and spec.metadata["flag"] is not None
+    if shown is None and (default is None or default == () or is_switch or "(default: " in spec.metadata["help"]):
+        return ""
+    return f" (default: {default if shown is None else shown})"
+
+
+def _command_line_type(spec: Field[Any], kind: Any) -> Any:
+    """The type as Typer reads it. Choices are text: the dataclass refuses others in one line."""
+    if spec.metadata["gigabytes"]:
+        return float
+    if kind in (int, float, bool):
+        return kind
+    if get_origin(kind) in (tuple, Iterable):
+        return list[str]
+    return Path if any(get_origin(part) is os.PathLike for part in get_args(kind)) else str

@@ -1,0 +1,49 @@
+"""`superbloom plan`: sizes for a catalogue and a memory, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from superbloom.commands.console import command, print_json, q
+from superbloom.commands.options import Json, options_of
+from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, preset_options, split_options, train_config
+
+
+@options_of(ModelConfig, TrainConfig, panels=True)
+def plan(
+    ids: Annotated[int, typer.Option(help="How many names the catalogue has.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to use: 16GB, 16GiB or bytes. (default: what this machine has)")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
+    from superbloom.training.plan import in_bytes, measure, plan, table
+
+    shape, training = ({}, {}) if preset is None else preset_options(preset)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    more_shape, more_training = split_options(chosen)
+    room = None if memory is None else in_bytes(memory)
+    found = plan(ids, room, shape | more_shape, train_config(**training | more_training))
+    rates = measure()
+    if json_:
+        print_json(found.document(rates))
+        return
+    from rich.console import Console
+
+    Console().print(table(found, rates))
+    sizes = {name: getattr(found.config, name) for name in ("alpha", "num_hashes", "dim", "heads", "ffn_dim")}
+    words = [f"--preset {q(preset)}"] if preset is not None else []
+    words += [_written(name, value) for name, value in (sizes | chosen).items()]
+    typer.echo(f"Next:\n  {command()} train CORPUS --out MODEL {' '.join(words)}")
+    typer.echo(f"  {command()} serve MODEL --precision int8")
+
+
+def _written(name: str, value: Any) -> str:
+    """An option as it is typed."""
+    flag = name.replace("_", "-")
+    return f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {q(str(value))}"

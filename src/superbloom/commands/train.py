@@ -1,0 +1,112 @@
+"""`superbloom train`: train a model on a corpus folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from superbloom.commands.console import command, print_json, q
+from superbloom.commands.options import CorpusFolder, Json, Out, options_of
+from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, split_options
+from superbloom.errors import InputError
+from superbloom.runtime import is_main_process
+
+if TYPE_CHECKING:
+    from superbloom.corpus import Corpus
+    from superbloom.training.run_folder import RunSettings
+
+
+@options_of(ModelConfig, TrainConfig, panels=True)
+def train(
+    corpus: CorpusFolder,
+    out: Out,
+    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    from_model: Annotated[
+        Path | None, typer.Option(help="Begin with this model; names it does not know are added to it.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run of the same --out, if there is one.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an interrupted run and start over.")] = False,
+    json_: Json = False,
+    **options: Any,
+) -> None:
+    """Train a model, by default for five minutes. Checkpoints and log are kept beside it, in OUT.run."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    result = train_folder(corpus, out, preset, resume, overwrite, chosen, from_model)
+    if not is_main_process():
+        return
+    if json_:
+        print_json(result)
+    elif result["interrupted"]:
+        typer.echo(f"stopped at step {result['steps']:,}; the model so far is in {out}. Continue with:")
+        typer.echo(f"  {command()} train {q(corpus)} --out {q(out)} --resume")
+    else:
+        typer.echo(
+            f"{result['steps']:,} steps in {result['seconds'] / 60:.1f} minutes; the model is in {out}, "
+            f"with the weights of step {result['taken']:,}. Next:"
+        )
+        ask = {
+            "text": f'predict {q(out)} --text "… [MASK] …"',
+            "interactions": f"recommend {q(out)} {q(corpus)} --user USER",
+            "sequences": f'predict {q(out)} NAME… "[MASK]"',
+        }
+        typer.echo(f"  {command()} evaluate {q(out)} {q(corpus)}\n  {command()} {ask[result['learnt from']]}")
+
+
+def train_folder(
+    corpus_folder: Path,
+    out: Path,
+    preset: str | None,
+    resume: bool,
+    overwrite: bool,
+    options: dict[str, Any],
+    from_model: Path | None = None,
+) -> dict[str, Any]:
+    """Train on a corpus folder into a model folder. The run folder beside it is enough to resume."""
+    from superbloom.api import Superbloom
+    from superbloom.corpus import Corpus
+    from superbloom.storage import only_writer
+    from superbloom.training.run_folder import SETTINGS_FILE, RunFolder, RunSettings
+
+    if resume and overwrite:
+        raise InputError("--resume continues a run, --overwrite starts over; give one of them")
+    out = out.resolve()
+    path = out.with_name(out.name + ".run")
+    corpus = Corpus.open(corpus_folder)
+    base = None if from_model is None else str(from_model.resolve())
+    settings = RunSettings(preset, base, *split_options(options))
+    with only_writer(out, "model"):
+        if resume and (path / SETTINGS_FILE).is_file():
+            settings = _resumed(RunSettings.read(path), settings, corpus)
+        run = RunFolder(path, settings, overwrite)
+        superbloom = Superbloom(settings.preset, **settings.model)
+        superbloom.fit(corpus, from_model=settings.from_model, run=run, resume=resume, **settings.train)
+        superbloom.save_pretrained(out)
+        if not superbloom.training["interrupted"]:
+            run.mark_finished()
+    return {
+        "model": str(out),
+        "run": str(path),
+        "parameters": superbloom.model.network.num_parameters(),
+        **{name: superbloom.training[name] for name in ("steps", "taken", "seconds", "interrupted")},
+        "learnt from": "text" if corpus.vocab.is_text else "interactions" if corpus.is_ordered else "sequences",
+        "history": superbloom.metrics["history"],
+    }
+
+
+def _resumed(stored: RunSettings, given: RunSettings, corpus: Corpus) -> RunSettings:
+    """The settings of an interrupted run with the training options given now; InputError if the model differs."""
+    from superbloom.api import Superbloom
+    from superbloom.training.checkpoints import differences
+
+    if given.from_model not in (None, stored.from_model):
+        raise InputError(f"the run began with from_model={stored.from_model}; leave --from-model out with --resume")
+    began = Superbloom(stored.preset, **stored.model).config_for(corpus)
+    now = Superbloom(given.preset or stored.preset, **stored.model | given.model).config_for(corpus)
+    if changed := differences(asdict(began), asdict(now)):
+        raise InputError(f"the run began with {changed}; leave these options out with --resume, or train without it")
+    return stored.with_training(given.train)

@@ -1,0 +1,44 @@
+"""Every option and its default, written once. The command line, Python and HTTP are made from these classes."""
+
+from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig
+from superbloom.config.option import document, make
+from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
+from superbloom.config.query import (
+    EvaluateOptions,
+    ExtendOptions,
+    HeadOptions,
+    QueryOptions,
+    RecommendOptions,
+    SearchOptions,
+)
+from superbloom.config.readers import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions
+from superbloom.config.serving import Settings
+from superbloom.config.training import TrainConfig, train_config
+
+__all__ = [
+    "MAX_HASHES",
+    "MAX_SEQ_LEN",
+    "PRESETS",
+    "PRESET_NAMES",
+    "RECIPES",
+    "SIZES",
+    "EvaluateOptions",
+    "ExtendOptions",
+    "HeadOptions",
+    "InteractionsOptions",
+    "ModelConfig",
+    "Preset",
+    "QueryOptions",
+    "RecommendOptions",
+    "SearchOptions",
+    "SequencesOptions",
+    "Settings",
+    "TextOptions",
+    "TrainConfig",
+    "WikipediaOptions",
+    "document",
+    "make",
+    "preset_options",
+    "split_options",
+    "train_config",
+]

@@ -1,0 +1,89 @@
+"""What may be asked of a model, and how: options of predict, evaluate and recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from superbloom.config.option import SEED, faults, option, refuse, whole
+from superbloom.errors import InputError, check_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """How the output layer of a model is held and what is added to its scores."""
+
+    precision: Literal["fp32", "bf16", "int8"] = option("fp32", "How output weights are held: fp32, bf16 or int8.")
+    prior: bool = option(True, "Weigh in how frequent names are.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How far the search goes."""
+
+    beam: int | None = option(None, "Buckets opened per hash in the first round.", whole(1), shown_default="24 or more")
+    max_rounds: int | None = option(
+        None, "Stop after this number of rounds, certified or not.", whole(1), shown_default="until certified"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions(SearchOptions):
+    """One query: how many names, which ones, and how they are scored."""
+
+    k: int = option(10, "How many names.", whole(1), flag="-k")
+    combine: str | Sequence[float] | Any = option(
+        "sum", "How hashes are combined: sum, min or max of log-probabilities, or weights: 0.7,0.3."
+    )
+    exclude: Iterable[str] = option((), "Names never returned.")
+    exclude_context: bool = option(False, "Also exclude the names of the context.", flag="--exclude-context")
+    allow: Iterable[str] | None = option(None, "Return only these names.")
+    min_score: float | None = option(None, "Return no name that scores less.")
+    explain: bool = option(False, "Return the reasons and the certificate.", flag="--explain")
+
+    def __post_init__(self) -> None:
+        check_whole(k=self.k)
+        check_whole(beam=1 if self.beam is None else self.beam)
+        check_whole(max_rounds=1 if self.max_rounds is None else self.max_rounds)
+        if self.min_score is not None and self.min_score != self.min_score:
+            raise InputError(f"min_score={self.min_score} given; a number is allowed")
+        for name, names in (("exclude", self.exclude), ("allow", self.allow)):
+            if isinstance(names, str):
+                raise InputError(f"the text {names!r} given as {name}; give a list of names")
+        if self.explain and not (isinstance(self.combine, str) and self.combine == "sum"):
+            raise InputError(f"combine={self.combine!r} cannot be explained; only the sum, in which parts add up, can")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(SearchOptions):
+    """Which rows are held out, and what is measured on them."""
+
+    split: Literal["train", "valid", "test"] = option("test", "Rows to evaluate on: train, valid or test.")
+    rows: int | None = option(None, "Use only this number of rows of the split.", whole(1))
+    draws: int | None = option(
+        None, "Hidden elements in all, several of a row if need be.", whole(1), shown_default="one per row"
+    )
+    seed: int = option(0, "Which element of each row is hidden.", SEED)
+    yardsticks: bool = option(True, "Compare with popularity and co-occurrence.")
+    filter_seen: bool = option(
+        False, "Exclude the names that precede the hidden one, as `recommend` does.", flag="--filter-seen"
+    )
+
+    def __post_init__(self) -> None:
+        refuse(faults(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions:
+    """Recommendations for users."""
+
+    k: int = option(10, "How many items per user.", whole(1), flag="-k")
+    filter_seen: bool = option(True, "Leave out the items that a user has had.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendOptions:
+    """New names in a trained model."""
+
+    reserve: float = option(0.25, "How much fuller a bucket may become, as a share of alpha.")

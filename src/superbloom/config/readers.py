@@ -1,0 +1,132 @@
+"""The options of the readers: `prepare sequences`, `interactions`, `wikipedia` and `text`.
+
+Memory is a number of bytes here and everywhere in Python. Only the command line takes GB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Any, Literal, TypeVar
+
+from superbloom.config.option import Allowed, faults, make, option, refuse, whole
+
+T = TypeVar("T")
+
+GB = 10**9
+DEFAULT_MEMORY_BYTES = 2 * GB
+MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = GB // 4, 100_000 * GB
+
+Split = Literal["last", "time", "user"]
+EngineName = Literal["duckdb", "spark"]
+LogFormat = Literal["auto", "table", "lines"]
+OnBadBytes = Literal["strict", "replace"]
+
+
+def reader_options(kind: type[T], options: T | None, given: Mapping[str, Any]) -> T:
+    """These options, or the defaults, with single ones replaced by name; InputError if a name is unknown.
+
+    >>> reader_options(WikipediaOptions, WikipediaOptions(strict=True), {"min_count": 5}).min_count
+    5
+    """
+    return make(kind, (vars(options) if options else {}) | dict(given))
+
+
+def _memory(help: str, low: int) -> int:
+    text = f"{low:,} to {MAX_MEMORY_BYTES:,} bytes ({low / GB:g} to {MAX_MEMORY_BYTES // GB:,} GB)"
+    value: int = option(DEFAULT_MEMORY_BYTES, help, Allowed(low, MAX_MEMORY_BYTES, text), gigabytes=True)
+    return value
+
+
+def _check(options: Any, *conflicts: str) -> None:
+    """Make NumPy's integers plain ones, which JSON can hold, then refuse all faults in one line."""
+    for spec in fields(options):
+        value = getattr(options, spec.name)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            object.__setattr__(options, spec.name, int(value))
+    refuse([*faults(options), *conflicts])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequencesOptions:
+    """Text files with one sequence of names per line."""
+
+    sep: str = option("\t", "What separates names: ' ', ',' …", shown_default="a tab")
+    keyed: bool = option(
+        False, "The first field names the row (a user, a page) and is no element of it.", flag="--keyed"
+    )
+    max_names: int | None = option(None, "Keep only the most frequent names.", whole(1))
+    min_count: int = option(1, "Leave out names that occur less often.", whole(1))
+
+    def __post_init__(self) -> None:
+        _check(self, *([] if self.sep else ["sep='': a tab, ' ', ',' or another text is allowed"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InteractionsOptions:
+    """A log of users and the items they chose (docs/interactions.md)."""
+
+    user: str = option("user_id", "Column of users; its number, from 0, if there is no header.")
+    item: str = option("item_id", "Column of items.")
+    time: str | None = option(None, "Column of times.", shown_default="events lie in order")
+    min_item_count: int = option(5, "Leave out items with fewer events.", whole(1))
+    min_user_count: int = option(2, "Leave out users with fewer events left.", whole(1))
+    max_names: int | None = option(None, "Keep only the most frequent items.", whole(1))
+    split: Split = option(
+        "last", "What is held out. last: the end of each row; time: the last 10 % of events; user: some rows."
+    )
+    drop_repeats: bool = option(False, "Keep only the first event of a user with each item.", flag="--drop-repeats")
+    engine: EngineName = option("duckdb", "duckdb, or spark for logs beyond one machine.")
+    memory: int = _memory("Memory to use: GB on the command line, bytes in Python.", MIN_MEMORY_BYTES)
+    format: LogFormat = option("auto", "auto, table, or lines: a user and the items in order on each line.")
+    encoding: str = option("utf-8", "Encoding of text: utf-8, latin-1 …")
+
+    def __post_init__(self) -> None:
+        for name in ("user", "item", "time"):
+            if isinstance(place := getattr(self, name), Integral):  # the number of a column
+                object.__setattr__(self, name, str(place))
+        untimed = self.split == "time" and self.time is None
+        _check(self, *(["split='time' needs a column of times; name it: --time timestamp"] if untimed else []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WikipediaOptions:
+    """The links of a MediaWiki dump (Sec. 3)."""
+
+    open_links: bool = option(False, "Keep links to pages that are not in the dump.", flag="--open")
+    drop_repeats: bool = option(False, "Keep only the first link of a page to each other page.", flag="--drop-repeats")
+    drop_disambiguations: bool = option(
+        False, "Leave out disambiguation pages and links to them.", flag="--drop-disambiguations"
+    )
+    max_names: int | None = option(None, "Keep only the most frequent link targets.", whole(1), flag="--max-entities")
+    min_count: int = option(1, "Leave out names that occur less often.", whole(1))
+    strict: bool = option(
+        False, "Write nothing if a dump is damaged. (default: keep what precedes, exit 3)", flag="--strict"
+    )
+    workers: int | None = option(None, "Processes to use.", whole(1), shown_default="one per core")
+    memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Natural language as word pieces, words and bigrams (Sec. 4)."""
+
+    wordpieces: str | os.PathLike[str] | None = option(
+        None, "The vocab.txt of a BERT model.", shown_default="train 30,000 word pieces"
+    )
+    vocab_size: int = option(
+        1_000_000, "Most entries in all: word pieces, then the most frequent words and bigrams.", whole(1)
+    )
+    min_count: int = option(5, "Add no word or bigram that occurs less often.", whole(1))
+    cased: bool = option(False, "Keep upper case and accents.", flag="--cased")
+    errors: OnBadBytes = option("strict", "Bytes that are not UTF-8: strict refuses them, replace continues.")
+    workers: int | None = option(None, "Processes to use.", whole(1), shown_default="one per core")
+    memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
+
+    def __post_init__(self) -> None:
+        _check(self)

@@ -1,0 +1,82 @@
+"""How a model is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from superbloom.config.model import ModelConfig
+from superbloom.config.option import (
+    BELOW_ONE,
+    BETWEEN_0_AND_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    faults,
+    make,
+    option,
+    refuse,
+    whole,
+)
+from superbloom.errors import InputError
+
+DEFAULT_MINUTES = 5.0
+MAX_MINUTES = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained; the defaults suit small models on a few cores (docs/log.md)."""
+
+    steps: int | None = option(None, "train this many steps in all", whole(1))
+    minutes: float | None = option(None, "train this many minutes in all", POSITIVE)
+    batch_size: int = option(128, "segments per step, over all processes", whole(1))
+    learning_rate: float = option(2e-3, "highest learning rate", POSITIVE)
+    warmup: int = option(200, "steps until the highest learning rate; it falls with 1/sqrt(step) after", whole(1))
+    weight_decay: float = option(0.0, "decoupled weight decay", NOT_NEGATIVE)
+    clip: float = option(1.0, "largest norm of the gradient", POSITIVE)
+    average: float = option(
+        0.998, "share of the past in the running mean of the weights that is the model; 0: none", BELOW_ONE
+    )
+    patience: int = option(
+        20, "stop after this many validations without a better one; 0: take the last weights, not the best", whole(0)
+    )
+    mask_share: float = option(0.3, "share of a segment that is masked", BETWEEN_0_AND_1)
+    warm_start: bool = option(True, "begin with embeddings from counted co-occurrence; without, with noise")
+    seed: int = option(0, "seed of weights, batches and dropout", SEED)
+    precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
+    loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
+    samples: int = option(8192, "negatives of the sampled softmax", whole(1))
+    proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
+    logits_mb: int = option(128, "megabytes of logits held at a time", whole(1))
+    valid_every: int = option(250, "steps between validations", whole(1))
+    valid_rows: int = option(1000, "hidden elements of a validation", whole(1))
+    save_every: int = option(500, "steps between checkpoints", whole(1))
+    devices: int | None = option(
+        None, "processes on this machine, one per device (default: 1, or as torchrun says)", whole(1)
+    )
+    strategy: Literal["ddp", "fsdp"] = option("ddp", "what several processes hold: the whole model, or a share each")
+    workers: int = option(0, "extra processes per training process that make batches ahead; 0: none", whole(0, 256))
+
+    def __post_init__(self) -> None:
+        found = faults(self)
+        if (self.steps is None) == (self.minutes is None):
+            found.insert(0, f"steps={self.steps}, minutes={self.minutes}: give one of them")
+        elif not found and self.minutes is not None and self.minutes > MAX_MINUTES:
+            found.append(f"minutes={self.minutes}: up to a million is allowed")
+        refuse(found)
+
+    def check_with(self, model: ModelConfig) -> None:
+        """Raise InputError if this training does not suit a model."""
+        if self.loss == "sampled" and model.num_hashes > 1:
+            raise InputError(
+                f"loss='sampled' with num_hashes={model.num_hashes}: sampling is the unhashed baseline's; "
+                "use loss='full' or num_hashes=1, alpha=1"
+            )
+
+
+def train_config(**options: Any) -> TrainConfig:
+    """The training that these options describe; five minutes unless they say how long."""
+    if options.get("steps") is None and options.get("minutes") is None:
+        options["minutes"] = DEFAULT_MINUTES
+    return make(TrainConfig, options)

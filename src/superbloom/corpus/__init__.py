@@ -1,0 +1,29 @@
+"""Rows of ids and what they are made of: vocabulary, splits, text as ids, and the segments that a model reads."""
+
+from superbloom.corpus.corpus import Corpus
+from superbloom.corpus.numbering import check_enough_names
+from superbloom.corpus.segmenter import UNKNOWN_TOKEN, Kind, Segmenter
+from superbloom.corpus.segments import Segments, cut_segments, draws_per_segment, ids_per_segment, segment_lengths
+from superbloom.corpus.splits import SPLITS, split_of
+from superbloom.corpus.vocab import Vocab
+from superbloom.corpus.words import READ_LOCK, TEXT_EXTRA_MISSING, Reader, Words
+
+__all__ = [
+    "READ_LOCK",
+    "SPLITS",
+    "TEXT_EXTRA_MISSING",
+    "UNKNOWN_TOKEN",
+    "Corpus",
+    "Kind",
+    "Reader",
+    "Segmenter",
+    "Segments",
+    "Vocab",
+    "Words",
+    "check_enough_names",
+    "cut_segments",
+    "draws_per_segment",
+    "ids_per_segment",
+    "segment_lengths",
+    "split_of",
+]

@@ -1,0 +1,291 @@
+"""Names, ids and counts of a catalogue: id 0 is the most frequent name; equal counts are in order of their names.
+
+A vocabulary is one memory-mapped Arrow file with three columns: name, count, and by_name (the ids sorted by name).
+Binary search over by_name finds a name, or the range of names with a prefix, without a dictionary in memory. So five
+million names open in a fraction of a second. Ids are frequency ranks: the smallest ids of a range are its best
+completions. A vocabulary of text (Sec. 4) also has the kind of every entry, and its metadata says how to normalise
+text; it needs no other file to read text (segmenter.py).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from superbloom.corpus.segmenter import Kind, Segmenter
+from superbloom.errors import InputError, UnknownNameError
+from superbloom.storage import read_arrow, write_arrow
+
+# The address of a page of a MediaWiki site; its group is the title.
+WIKI_ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?:[^#]*&)?title=))([^?&#]+)")
+
+MAX_FUZZY_CANDIDATES = 20_000  # names that a fuzzy look-up compares per prefix, the most frequent ones
+MAX_FUZZY_CHARS = 200  # a longer name is no misspelling
+MIN_FUZZY_SCORE = 75  # per cent of similarity
+
+NORMALISATIONS = ("lowercase", "cased")
+NORMALISATION_KEY = b"superbloom.text"  # in the metadata of the file: how to normalise text before looking it up
+
+
+class Vocab:
+    """Name ↔ id ↔ count.
+
+    >>> vocab = Vocab.from_counts({"Oslo": 1, "Denmark": 5, "Aarhus": 1})
+    >>> vocab.id("Denmark"), vocab.names([0, 1, 2]), vocab.count(2)
+    (0, ['Denmark', 'Aarhus', 'Oslo'], 1)
+    >>> vocab.starting_with("o"), vocab.closest("Danmark")
+    (['Oslo'], ['Denmark'])
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._names = table["name"].chunk(0)
+        # to_numpy would import pandas if it is installed, which takes most of a second.
+        self.counts: np.ndarray = np.from_dlpack(table["count"].chunk(0))
+        self._by_name: np.ndarray = np.from_dlpack(table["by_name"].chunk(0))
+        # Text only: the Kind of each id, int8, and how text is normalised.
+        self.kinds: np.ndarray | None = np.from_dlpack(table["kind"].chunk(0)) if "kind" in table.column_names else None
+        encoded = (table.schema.metadata or {}).get(NORMALISATION_KEY)
+        self.normalisation: str | None = None if encoded is None else encoded.decode(errors="replace")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether entries are word pieces, words and bigrams. If so, the vocabulary can read text."""
+        return self.kinds is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles carry the table only; the rest is computed from it again."""
+        return type(self), (self.table,)
+
+    @classmethod
+    def from_counts(cls, counts: dict[str, int]) -> Vocab:
+        return cls.from_arrays(list(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts)))[0]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        names: Sequence[str],
+        counts: np.ndarray,
+        kinds: np.ndarray | None = None,
+        normalisation: str | None = None,
+    ) -> tuple[Vocab, np.ndarray]:
+        """Return the vocabulary of distinct names with their counts, and the id of each name."""
+        if not len(names):
+            raise InputError("no names given; at least one is needed")
+        unsorted = _name_array(names)
+        alphabetical = pc.sort_indices(unsorted).to_numpy()
+        # A stable sort keeps equal counts in alphabetical order.
+        ranked = alphabetical[np.argsort(-np.asarray(counts)[alphabetical], kind="stable")]
+        ids = np.empty(len(ranked), dtype=np.int32)
+        ids[ranked] = np.arange(len(ranked), dtype=np.int32)
+        table = pa.table(
+            {"name": unsorted.take(pa.array(ranked)), "count": np.asarray(counts)[ranked], "by_name": ids[alphabetical]}
+        )
+        table = _with_kinds(table, None if kinds is None else np.asarray(kinds)[ranked], normalisation)
+        return cls(table.combine_chunks()), ids
+
+    @classmethod
+    def from_ranked(
+        cls, names: pa.Array, counts: np.ndarray, kinds: np.ndarray | None = None, normalisation: str | None = None
+    ) -> Vocab:
+        """Return the vocabulary of names that already are in order: by falling count, equal counts by name."""
+        table = pa.table({"name": names, "count": counts, "by_name": pc.sort_indices(names).cast(pa.int32())})
+        return cls(_with_kinds(table, kinds, normalisation))
+
+    @classmethod
+    def open(cls, path: str | Path, copy: bool = False) -> Vocab:
+        """Memory-map a vocabulary file, or copy it into memory. Files of other programs may leave by_name out."""
+        columns = {"name": pa.large_string(), "count": pa.int64(), "by_name": pa.int32(), "kind": pa.int8()}
+        table = read_arrow(path, columns, optional=("by_name", "kind"), copy=copy)
+        if "by_name" not in table.column_names:
+            alphabetical = pc.sort_indices(table["name"]).cast(pa.int32())
+            names = table["name"].chunk(0).take(alphabetical)
+            if pc.any(pc.equal(names[:-1], names[1:])).as_py():
+                raise InputError(f"{path}: a name occurs twice; give every name one row")
+            table = table.append_column("by_name", alphabetical)
+        vocab = cls(table)
+        by_name, counts = vocab._by_name, vocab.counts
+        # subtle: read as unsigned, a negative id is too large and fails the same test
+        if by_name.view(np.uint32).max() >= len(vocab) or not np.bincount(by_name, minlength=len(vocab)).all():
+            raise InputError(f"{path}: column by_name is not an ordering of the ids; write the file again")
+        if counts.min() < 0 or (np.diff(counts) > 0).any():
+            raise InputError(f"{path}: names must be in order of falling counts; sort them and write it again")
+        vocab._check_text(path)
+        return vocab
+
+    def _check_text(self, path: str | Path) -> None:
+        """Refuse kinds that do not fit the names, and unknown ways to normalise text."""
+        kinds, normalisation = self.kinds, self.normalisation
+        if kinds is None and normalisation is None:
+            return
+        if kinds is None or normalisation not in NORMALISATIONS:
+            found = "no column 'kind'" if kinds is None else f"{NORMALISATION_KEY.decode()} is {normalisation!r:.40}"
+            allowed = " or ".join(map(repr, NORMALISATIONS))
+            raise InputError(
+                f"{path}: {found}; text needs kinds, and {NORMALISATION_KEY.decode()} {allowed} in the metadata"
+            )
+        if kinds.min() < 0 or kinds.max() > max(Kind):
+            raise InputError(f"{path}: kinds from {kinds.min()} to {kinds.max()}; 0 to {max(Kind)} are allowed")
+        wrong = np.flatnonzero(_spaces(self._names) != np.equal(kinds, Kind.BIGRAM))
+        if len(wrong):
+            name, kind = self.name(int(wrong[0])), Kind(int(kinds[wrong[0]])).name
+            raise InputError(
+                f"{path}: {name!r:.80} is no {kind}; a BIGRAM is two words with one space, other kinds have no space"
+            )
+
+    def extended(self, names: Iterable[str]) -> tuple[Vocab, list[str]]:
+        """Return the vocabulary with new names appended, each once with count 0, and the list of new names."""
+        if isinstance(names, str):
+            raise InputError(f"the text {names!r} given as names; give a list of names")
+        new = [name for name in dict.fromkeys(map(str, names)) if name not in self]
+        if not new:
+            raise InputError(f"no new name given; all given names are among the {len(self):,} names already")
+        added = _name_array(new)
+        whole = pa.concat_arrays([self._names, added])
+        counts = np.concatenate([self.counts, np.zeros(len(new), np.int64)])
+        if self.kinds is None:
+            return self.from_ranked(whole, counts), new
+        for name in new:
+            written = self.segmenter.reader.written(name)
+            if written != name or len(name.split(" ")) > 2 or not name:
+                raise InputError(
+                    f"{name!r} given; a name in text is one or two words, and this one reads as {written!r}"
+                )
+        kinds = np.concatenate([self.kinds, np.where(_spaces(added) == 1, Kind.BIGRAM, Kind.UNIGRAM).astype(np.int8)])
+        return self.from_ranked(whole, counts, kinds, self.normalisation), new
+
+    def write(self, path: str | Path) -> None:
+        write_arrow(self.table, path)
+
+    @cached_property
+    def segmenter(self) -> Segmenter:
+        """Turns text into ids of this vocabulary; raises InputError if it is no vocabulary of text."""
+        if self.kinds is None:
+            raise InputError("this catalogue cannot read text; only one made by `prepare text` can")
+        return Segmenter(self._names, self.kinds, lowercase=self.normalisation == "lowercase")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def name(self, id_: int) -> str:
+        if not 0 <= id_ < len(self):
+            raise InputError(f"id {id_} given; the ids of these {len(self):,} names are 0 to {len(self) - 1}")
+        return str(self._names[int(id_)].as_py())
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        return [self.name(id_) for id_ in ids]
+
+    def count(self, id_: int) -> int:
+        return int(self.counts[id_])
+
+    def find(self, name: str) -> int | None:
+        """Return the id of a name, or None."""
+        position = self._position(name)
+        if position < len(self) and self._name_at(position) == name:
+            return int(self._by_name[position])
+        return None
+
+    def id(self, name: str) -> int:
+        """Return the id of a name, or of the title it spells; raises InputError with the closest names if none fits.
+
+        >>> Vocab.from_counts({"Miles Davis": 2, "Oslo": 1}).id("https://en.wikipedia.org/wiki/Miles_Davis#Life")
+        0
+        """
+        found = next((id_ for spelling in spellings(name) if (id_ := self.find(spelling)) is not None), None)
+        if found is None:
+            raise UnknownNameError(name, len(self), lambda: self.closest(name))
+        return found
+
+    def starting_with(self, prefix: str, k: int = 10) -> list[str]:
+        """Return the k most frequent names that start with a prefix, as typed or in another case."""
+        return self.names(self.completions(prefix, k).tolist())
+
+    def closest(self, name: str, k: int = 3) -> list[str]:
+        """Return the names that a misspelt name may mean, best first; none if nothing is close."""
+        from rapidfuzz import fuzz, process
+
+        if len(name) > MAX_FUZZY_CHARS:
+            return []
+        prefixes = {name[:length] for length in (1, 2, 3, len(name) * 2 // 3)} | {""}
+        ids = np.unique(np.concatenate([self.completions(prefix, MAX_FUZZY_CANDIDATES) for prefix in prefixes]))
+        candidates = self._names.take(pa.array(ids)).to_pylist()
+        # rapidfuzz keeps the first of equally similar names: the most frequent one, since ids are sorted.
+        found = process.extract(
+            name, candidates, scorer=fuzz.ratio, processor=str.lower, limit=k, score_cutoff=MIN_FUZZY_SCORE
+        )
+        return [candidate for candidate, _, _ in found]
+
+    def completions(self, prefix: str, k: int) -> np.ndarray:
+        """Return the ids of the k most frequent names that start with a prefix, ascending."""
+        if not prefix:
+            return np.arange(min(k, len(self)), dtype=np.int32)
+        variants = {prefix, prefix[0].upper() + prefix[1:], prefix.title(), prefix.lower(), prefix.upper()}
+        ranges = [self._by_name[slice(*self._range(variant))] for variant in variants]
+        ids = np.unique(np.concatenate([_smallest(ids, k) for ids in ranges]))
+        return ids[:k]
+
+    def _range(self, prefix: str) -> tuple[int, int]:
+        """Return the first and last position (exclusive) of the names with this prefix, in alphabetical order."""
+        low = self._position(prefix)
+        high = bisect_left(
+            range(len(self)), True, lo=low, key=lambda position: not self._name_at(position).startswith(prefix)
+        )
+        return low, high
+
+    def _position(self, name: str) -> int:
+        return bisect_left(range(len(self)), name, key=self._name_at)
+
+    def _name_at(self, position: int) -> str:
+        return str(self._names[int(self._by_name[position])].as_py())
+
+
+def spellings(name: str) -> Iterator[str]:
+    """Yield a name as it is, then the titles it may stand for: with underscores, a small letter, or as an address.
+
+    >>> list(spellings("https://da.wikipedia.org/w/index.php?title=%C3%98l_(drik)&action=edit"))[1:]
+    ['Øl (drik)', 'Øl (drik)']
+    """
+    yield name
+    if address := WIKI_ADDRESS.match(name):
+        name = unquote(address[1])
+    name = " ".join(name.replace("_", " ").split())
+    yield name
+    yield name[:1].upper() + name[1:]
+
+
+def _name_array(names: Sequence[str]) -> pa.Array:
+    try:
+        return pa.array(names, type=pa.large_string())
+    except UnicodeEncodeError as error:
+        raise InputError(f"name {error.object!r} holds a lone surrogate; names must be Unicode text") from None
+
+
+def _smallest(ids: np.ndarray, k: int) -> np.ndarray:
+    """Return the k smallest ids, in any order."""
+    return ids if len(ids) <= k else np.partition(ids, k)[:k]
+
+
+def _with_kinds(table: pa.Table, kinds: np.ndarray | None, normalisation: str | None) -> pa.Table:
+    if kinds is None:
+        return table
+    table = table.append_column("kind", pa.array(kinds, pa.int8()))
+    return table.replace_schema_metadata({NORMALISATION_KEY: str(normalisation)})
+
+
+def _spaces(names: pa.Array) -> np.ndarray:
+    """Return 1 for a name of two words with one space, 0 for a word, and 2 for anything else."""
+    spaces = pc.count_substring(names, " ").to_numpy()
+    odd = pc.or_(pc.or_(pc.starts_with(names, " "), pc.ends_with(names, " ")), pc.equal(names, ""))
+    return np.where(odd.to_numpy(zero_copy_only=False), 2, np.minimum(spaces, 2))

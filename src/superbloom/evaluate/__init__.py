@@ -1,0 +1,24 @@
+"""Recall on held-out rows, and the yardsticks that a model has to beat."""
+
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
+from superbloom.evaluate.recall import evaluate, ranks
+from superbloom.evaluate.tables import cell, markdown, plot_deciles, recall_table
+from superbloom.evaluate.yardsticks import cooccurrence, popularity
+
+__all__ = [
+    "DECILES",
+    "DEEPEST",
+    "KS",
+    "HeldOut",
+    "cell",
+    "cooccurrence",
+    "deciles",
+    "evaluate",
+    "markdown",
+    "plot_deciles",
+    "popularity",
+    "ranks",
+    "recall_table",
+    "share",
+]

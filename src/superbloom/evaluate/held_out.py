@@ -1,0 +1,97 @@
+"""Held-out elements: which element of which row is hidden (Sec. 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superbloom.corpus import Corpus, cut_segments, draws_per_segment
+from superbloom.errors import InputError
+from superbloom.predict import padded
+from superbloom.special import Special
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """ids (rows, n): segments with one masked element; places (rows,): its position; targets (rows,): the hidden id.
+
+    before: all ids of the row before the hidden element. Only rows in order of time have it.
+    """
+
+    ids: np.ndarray
+    places: np.ndarray
+    targets: np.ndarray
+    before: Sequence[np.ndarray] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        corpus: Corpus,
+        split: str,
+        seq_len: int,
+        *,
+        seed: int = 0,
+        limit: int | None = None,
+        draws: int | None = None,
+    ) -> HeldOut:
+        """Hide one element in each row of a split, in at most `limit` rows.
+
+        draws: the number of hidden elements. Rows repeat if there are fewer, and some are left out if there are more.
+        Rows in order of time never repeat: limit and draws choose evenly spaced rows.
+        """
+        if not 0 <= seed < 2**63:
+            raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
+        rows = corpus.rows(split)
+        if corpus.is_ordered and split in corpus.cuts:  # rows are sorted by key, so the first ones are no fair sample
+            limit = min(part for part in (limit, draws, len(rows)) if part is not None)
+            rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
+        rows = rows[:limit]
+        if not len(rows):
+            raise InputError(f"the corpus has no {split} row of two or more ids; give more or longer rows")
+        if corpus.is_ordered and split in corpus.cuts:
+            return cls._next(corpus, rows, corpus.cuts[split], seq_len)
+        if draws is not None:
+            rows = np.resize(rows, draws)
+        first = draws_per_segment(corpus)
+        uniform = np.random.Generator(np.random.Philox(key=seed)).random((len(rows), first + 1))
+        found = cut_segments(corpus, rows, uniform[:, :first], seq_len)
+        number, there = np.arange(len(rows)), found.at >= 0
+        chosen = (uniform[:, first] * there.sum(axis=1)).astype(np.int64)
+        places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # among elements that are no special ids
+        ids = found.ids.astype(np.int64)
+        ids[number, places] = Special.MASK
+        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64))
+
+    @classmethod
+    def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
+        """Hide the element at the cut of each row: the last elements before it, then a mask."""
+        places = np.minimum(cut[rows], seq_len - 1).astype(np.int64)
+        hidden = corpus.offsets[rows] + cut[rows]
+        column = np.arange(places.max() + 1)
+        at = np.minimum((hidden - places)[:, None] + column, hidden[:, None])
+        ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
+        ids[np.arange(len(rows)), places] = Special.MASK
+        before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], hidden, strict=True)]
+        return cls(ids, places, corpus.targets[hidden].astype(np.int64), before)
+
+    def seen(self, part: slice) -> Tensor:
+        """The ids before the hidden elements of some rows, except the hidden ids themselves; padded with −1."""
+        if self.before is None:
+            raise InputError("filter_seen=True is for rows in order of time (prepare interactions); leave it out")
+        found = [np.unique(ids) for ids in self.before[part]]
+        found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
+        return padded(found, -1)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """ids (q, n), places (q, 1) and targets (q,) of `size` rows at a time, as tensors for a model."""
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            places = self.places[part, None]
+            yield torch.from_numpy(self.ids[part]), torch.from_numpy(places), torch.from_numpy(self.targets[part])

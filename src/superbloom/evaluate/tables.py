@@ -1,0 +1,67 @@
+"""Figures for people: the recall table, and the plot of recall by label frequency (Figure 3)."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.table import Table
+
+
+def recall_table(figures: dict[str, Any]) -> Table:
+    """rec@k of the model and of the yardsticks, with 95 % intervals in brackets."""
+    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
+    table = Table(title=title, title_justify="left", title_style="")
+    ks = list(figures["recall"])
+    for column in ("", *(f"rec@{k}" for k in ks)):
+        table.add_column(column, justify="left" if not column else "right")
+    rows = {"this model": figures["recall"]}
+    if "without prior" in figures:
+        rows["without prior"] = figures["without prior"]
+    rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
+    for name, recall in (rows | figures.get("yardsticks", {})).items():
+        table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
+    return table
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(["", "rec@1"], [["this model", "0.500"]]))
+    |  | rec@1 |
+    | --- | --- |
+    | this model | 0.500 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plot_deciles(figures: dict[str, Any]) -> bytes:
+    """A PNG of recall by label frequency, the most frequent labels first, as Figure 3 of the paper."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    deciles = figures["deciles"]
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    places = [10 * (i + 1) for i in range(len(deciles))]
+    axes.plot(places, [decile["recall_at_10"] for decile in deciles], "o--", color="#b0b7bc", label="rec@10")
+    axes.plot(places, [decile["recall_at_1"] for decile in deciles], "o-", color="#1f6f8b", label="rec@1")
+    axes.set(xticks=places, xlabel="label frequency, percentile (most frequent first)", ylabel="recall", ylim=(0, None))
+    axes.set_title(f"Recall by label frequency, {figures['rows']:,} {figures['split']} rows", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=150, format="png")
+    pyplot.close(figure)
+    return image.getvalue()
+
+
+def cell(share: dict[str, float]) -> str:
+    """A share with its interval, as text.
+
+    >>> cell({"value": 0.3, "low": 0.2189, "high": 0.3958})
+    '0.300 (0.219–0.396)'
+    """
+    return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"

@@ -1,0 +1,17 @@
+"""Bloom digests of ids (Sec. 2.1, 3.2, App. D): m tokens name one id.
+
+bloom.py has the hash functions and their tables, construct.py and coherent.py build the tables, and growth.py adds ids
+to them later.
+"""
+
+from superbloom.hashing.bloom import BloomHash
+from superbloom.hashing.construct import check_sizes, max_alpha
+from superbloom.hashing.growth import extended, room_for_more
+
+__all__ = [
+    "BloomHash",
+    "check_sizes",
+    "extended",
+    "max_alpha",
+    "room_for_more",
+]

@@ -1,0 +1,284 @@
+"""Any interaction log → Parquet files of user, item and time that an engine can read.
+
+    text        CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines; packed or not
+    Parquet     a file, or a folder of part files; files with plain columns are not copied
+    DataFrame   pandas, polars, Arrow and whatever else narwhals reads
+
+The first bytes of a file decide what it is, not its name. Whatever is not plain Parquet becomes one Parquet file:
+
+    user, item  text; null if there was none, an empty one, or NaN
+    time        int64: a number rounded down, or microseconds since 1970; null if there was none
+    fraction    float64: the part lost by rounding
+    row         int64: the place of the event in the log
+
+Logs are read and written in batches, so that they may be larger than the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from superbloom.errors import InputError
+from superbloom.prepare.files import open_bytes
+from superbloom.prepare.interactions.columns import (
+    ALLOWED,
+    Columns,
+    Seen,
+    find_column,
+    is_text,
+    names_of,
+    times_of,
+    whole,
+)
+from superbloom.prepare.interactions.text_tables import File, read_text, with_partition
+from superbloom.progress import Progress
+
+BATCH_EVENTS = 2**18
+SCHEMA = pa.schema(
+    {"user": pa.string(), "item": pa.string(), "time": pa.int64(), "fraction": pa.float64(), "row": pa.int64()}
+)
+
+
+@dataclass
+class Log:
+    """A folder of Parquet files, the names of their columns, and what was seen among the times."""
+
+    folder: Path
+    columns: Columns
+    seen: Seen = field(default_factory=Seen)
+
+
+def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[File]:
+    """The files of a log; those of a folder in the order of their names. Remote ones are fetched into `folder`."""
+    files: list[File] = []
+    for number, path in enumerate(os.fspath(path) for path in paths):
+        local = _fetched(path, folder / f"fetched-{number}") if "://" in path else Path(path)
+        if path == "-" or not local.is_dir():
+            files.append(File(local, path, {}))
+            continue
+        parts = [part.relative_to(local) for part in local.rglob("*") if part.is_file()]
+        # As in Hive and Spark, _SUCCESS, .crc files and unfinished folders are not data.
+        parts = sorted(part for part in parts if not any(name.startswith(("_", ".")) for name in part.parts))
+        if not parts:
+            raise InputError(f"'{path}' is a folder without files; give a file, or a folder of part files")
+        for part in parts:
+            keyed = (name.partition("=") for name in part.parts[:-1] if "=" in name)
+            files.append(File(local / part, str(Path(path) / part), {key: unquote(value) for key, _, value in keyed}))
+    if not files:
+        raise InputError("no file given; give an interaction log: CSV, TSV, Parquet, .inter or lines of text")
+    return files
+
+
+def _fetched(address: str, target: Path) -> Path:
+    """Copy the file or folder at a remote address to a local one."""
+    try:
+        system, path = pa.fs.FileSystem.from_uri(address)
+        there = system.get_file_info(path)
+        if there.type == pa.fs.FileType.NotFound:
+            raise InputError(f"'{address}' does not exist; give a file, or a folder of part files")
+        found = [there] if there.is_file else system.get_file_info(pa.fs.FileSelector(path, recursive=True))
+        for file in found:
+            if file.is_file:
+                local = target / (file.base_name if there.is_file else file.path[len(path) :].strip("/"))
+                local.parent.mkdir(parents=True, exist_ok=True)
+                with system.open_input_stream(file.path, compression=None) as stream, local.open("wb") as copy:
+                    shutil.copyfileobj(stream, copy, 2**20)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"'{address}' cannot be fetched: {reason}; give a path or an address like s3://…") from None
+    return target / there.base_name if there.is_file else target
+
+
+def log_of_files(
+    files: Sequence[File], columns: Columns, folder: Path, format_: str, encoding: str, progress: Progress
+) -> Log:
+    """The log in these files, as Parquet files in `folder`."""
+    try:
+        "".encode(encoding)  # it refuses codecs that are not for text
+    except (LookupError, UnicodeError):
+        raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
+    folder.mkdir()
+    plain = columns.time is not None and all(_is_plain(file, columns) for file in files)
+    if plain and len({_kinds(file, columns) for file in files}) == 1:
+        for number, file in enumerate(files):
+            (folder / f"part-{number:05d}.parquet").symlink_to(file.path.absolute())
+            progress(file.path.stat().st_size)
+        return Log(folder, columns)
+
+    def pieces() -> Iterator[tuple[str, pa.Table]]:
+        for file in files:
+            for table in _read(file, columns, format_, encoding, progress):
+                yield f"'{file.name}'", table
+
+    return _copy(pieces(), columns, folder)
+
+
+def _is_plain(file: File, columns: Columns) -> bool:
+    """Whether both engines can read a Parquet file and its columns as they are."""
+    if _head(file.path)[:4] != b"PAR1":
+        return False
+    schema = _parquet(file).schema_arrow
+    names = [name.lower() for name in schema.names]  # to engines, ID and id are the same
+    if len(set(names)) < len(names) or any(name not in schema.names for name in columns.wanted().values()):
+        return False
+    named = all(is_text(kind) or pa.types.is_integer(kind) for kind in _kinds(file, columns)[:2])
+    when = _kinds(file, columns)[-1]
+    timed = _is_date(when) or (pa.types.is_integer(when) and when != pa.uint64())
+    return named and timed and all(_is_flat(kind) for kind in schema.types)
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    checks = (is_text, _is_date, pa.types.is_integer, pa.types.is_boolean, pa.types.is_float32, pa.types.is_float64)
+    return any(check(kind) for check in checks)
+
+
+def _is_date(kind: pa.DataType) -> bool:
+    return kind == pa.date32() or (pa.types.is_timestamp(kind) and kind.unit in ("ms", "us"))
+
+
+def _kinds(file: File, columns: Columns) -> tuple[pa.DataType, ...]:
+    schema = _parquet(file).schema_arrow
+    return tuple(schema.field(name).type for name in columns.wanted().values())
+
+
+def _parquet(file: File) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file.path, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: File, error: Exception) -> InputError:
+    return InputError(
+        f"'{file.name}' is not a valid Parquet file ({' '.join(str(error).split())[:200]}); fetch it again"
+    )
+
+
+def _head(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as stream:
+        return stream.read(4)
+
+
+def _read(file: File, columns: Columns, format_: str, encoding: str, progress: Progress) -> Iterator[pa.Table]:
+    """The columns of a file, not converted and named user, item, time, in batches."""
+    if _head(file.path) == b"PAR1":
+        yield from _read_parquet(file, columns, progress)
+    else:
+        with open_bytes("-" if file.name == "-" else file.path, progress) as stream:
+            yield from read_text(file, stream, columns, format_, encoding)
+
+
+def _read_parquet(file: File, columns: Columns, progress: Progress) -> Iterator[pa.Table]:
+    source = _parquet(file)
+    names = source.schema_arrow.names
+    places = {
+        role: find_column(name, [*names, *file.partition], f"'{file.name}'") for role, name in columns.wanted().items()
+    }
+    stored = {role: names[place] for role, place in places.items() if place < len(names)}
+    try:
+        for batch in source.iter_batches(BATCH_EVENTS, columns=list(dict.fromkeys(stored.values())), use_threads=False):
+            yield with_partition({role: batch[name] for role, name in stored.items()}, len(batch), columns, file)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(file, error) from None
+    progress(file.path.stat().st_size)
+
+
+def log_of_frame(frame: Any, columns: Columns, folder: Path) -> Log:
+    """The log in a DataFrame of any kind that narwhals knows."""
+    import narwhals as nw
+
+    try:
+        data = nw.from_native(frame)
+    except TypeError:
+        raise InputError(
+            f"{type(frame).__name__} given; a DataFrame of pandas, polars or Arrow is allowed (for files: "
+            "prepare_interactions)"
+        ) from None
+    names = data.collect_schema().names()
+    chosen = {role: names[find_column(name, names, "the table")] for role, name in columns.wanted().items()}
+    selected = data.select(*dict.fromkeys(chosen.values()))
+    eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
+    table = pa.table({role: _arrow_column(eager[name], name, role == "time") for role, name in chosen.items()})
+    folder.mkdir()
+    starts = range(0, max(1, table.num_rows), BATCH_EVENTS)
+    return _copy((("the table", table.slice(start, BATCH_EVENTS)) for start in starts), columns, folder)
+
+
+def _arrow_column(series: Any, name: str, is_time: bool) -> pa.ChunkedArray:
+    import narwhals as nw
+
+    if series.dtype != nw.Object:
+        column = series.to_arrow()
+        return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    try:
+        values = pa.array((_object_text(value, name, is_time) for value in series.to_list()), pa.large_string())
+    except UnicodeEncodeError as error:
+        raise InputError(f"column {name!r} holds {error.object!r:.80}, a lone surrogate; {ALLOWED}") from None
+    return pa.chunked_array([values])
+
+
+def _object_text(value: Any, column: str, is_time: bool) -> str | None:
+    """A value in a column of Python objects as text. As names, 1, "1" and 1.0 are the same."""
+    if value is None or isinstance(value, str):
+        return value
+    if type(value).__name__ == "NAType" or (isinstance(value, float | np.floating | date) and value != value):
+        return None  # pandas' NA, NaN or NaT
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        return str(value) if is_time else whole([float(value)], column)[0]
+    if is_time and isinstance(value, date):
+        return value.isoformat()
+    raise InputError(f"column {column!r} holds {value!r:.80} of type {type(value).__name__}; {ALLOWED}")
+
+
+def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path) -> Log:
+    """Write tables as one Parquet file of names and times."""
+    copied = Columns("user", "item", None if columns.time is None else "time")
+    log = Log(folder, copied)
+    rows = 0
+    waiting: list[pa.Table] = []
+    with pq.ParquetWriter(folder / "part-0.parquet", SCHEMA, store_schema=False) as writer:
+
+        def flush() -> None:
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting), BATCH_EVENTS)
+                waiting.clear()
+
+        for where, piece in pieces:
+            user = names_of(piece["user"], columns.user, where)
+            item = names_of(piece["item"], columns.item, where)
+            time = fraction = None
+            if columns.time is not None:
+                time, fraction = times_of(
+                    piece["time"], pc.and_(pc.is_valid(user), pc.is_valid(item)), columns.time, where, log.seen
+                )
+            size = piece.num_rows
+            arrays = [
+                user,
+                item,
+                pa.nulls(size, pa.int64()) if time is None else time,
+                pa.nulls(size, pa.float64()) if fraction is None else fraction,
+                pa.array(np.arange(rows, rows + size)),
+            ]
+            waiting.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
+            rows += size
+            if sum(table.num_rows for table in waiting) >= BATCH_EVENTS:
+                flush()
+        flush()
+    return log

@@ -1,0 +1,41 @@
+"""Folders that are written whole and verified when opened, Arrow files, and locks."""
+
+from superbloom.storage.arrow import read_arrow, write_arrow
+from superbloom.storage.atomic import fsync, read_consistently, write_atomically
+from superbloom.storage.folder import (
+    CARD_FILE,
+    MANIFESTS,
+    OPTIONAL_FILES,
+    REQUIRED_FILES,
+    leads_out,
+    new_folder,
+    only_writer,
+    read_folder,
+    read_json,
+    sha256,
+)
+from superbloom.storage.locks import close_inherited_locks, locked
+from superbloom.storage.mapped import Mapped, Version, version
+
+__all__ = [
+    "CARD_FILE",
+    "MANIFESTS",
+    "OPTIONAL_FILES",
+    "REQUIRED_FILES",
+    "Mapped",
+    "Version",
+    "close_inherited_locks",
+    "fsync",
+    "leads_out",
+    "locked",
+    "new_folder",
+    "only_writer",
+    "read_arrow",
+    "read_consistently",
+    "read_folder",
+    "read_json",
+    "sha256",
+    "version",
+    "write_arrow",
+    "write_atomically",
+]

@@ -1,0 +1,174 @@
+"""What happens between the steps: validation, log, checkpoints, the best weights, progress, and the end of training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from superbloom.config import TrainConfig
+from superbloom.corpus import Corpus
+from superbloom.errors import InputError
+from superbloom.evaluate import KS, HeldOut, ranks
+from superbloom.model import Model, Prior, training_counts
+from superbloom.predict import Predictor
+from superbloom.runtime import is_main_process
+from superbloom.training.distributed import agree
+from superbloom.training.logs import Log
+from superbloom.training.progress import TrainingProgress
+from superbloom.training.stop import Stop
+
+LOG_EVERY_STEPS = 25
+
+
+class TrainingCallback(L.Callback):
+    """Runs after every step. All processes take the same decisions; the main process validates, logs and prints.
+
+    seconds: time spent before the first step. Attributes that `fit` reads: history (one entry per validation), taken
+    (the step of the best weights, 0 if none are kept), seconds, and stopped (the signal that ended training, or 0).
+    """
+
+    # subtle: checkpoints store the callback's state under the name that this class had at first. Another key would
+    # make runs that began with an earlier release impossible to resume.
+    state_key = "Watch"
+
+    def __init__(
+        self,
+        model: Model,
+        corpus: Corpus,
+        config: TrainConfig,
+        run: Path | None,
+        stop: Stop,
+        progress: TrainingProgress,
+        seconds: float = 0.0,
+    ) -> None:
+        prior = Prior.untuned(training_counts(corpus), model.target_bloom)
+        self.predictor = Predictor(replace(model, prior=prior))
+        self.config, self.run, self.stop, self.progress = config, run, stop, progress
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Tensor] = {}  # weights with the highest validation recall, the last of equal ones
+        self.taken = 0  # the step of these weights
+        self.improved = 0  # the step of the first of equal ones
+        self.earlier = self.seconds = self.validated = seconds
+        self.stopped = 0
+        self.run_log: Log | None = None  # not `log`: Lightning sets that attribute on every callback
+        split = "valid" if len(corpus.rows("valid")) else None
+        self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, draws=config.valid_rows)
+
+    def on_train_start(self, trainer: L.Trainer, training: Any) -> None:
+        self.stop.listen()
+        step = trainer.global_step
+        most, least = agree(trainer, step, -step)
+        if most != -least:
+            raise InputError(f"processes resume from steps {-least} to {most}; {self.run} must be a folder all share")
+        self.started = time.monotonic()
+        self.validated = self.seconds
+        if self.run is not None and is_main_process():
+            self.run_log = Log(self.run, step)
+
+    def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, *_: Any) -> None:
+        step, limit = trainer.global_step, self.config.minutes
+        self.seconds = self.earlier + time.monotonic() - self.started
+        # A run limited by minutes also validates after each tenth of its time, because its steps may be few.
+        tenth_passed = limit is not None and self.seconds - self.validated >= 6 * limit
+        all_passed = limit is not None and self.seconds >= 60 * limit
+        self.stopped, tenth, over = agree(trainer, self.stop.signal, tenth_passed, all_passed)
+        last = over or step == self.config.steps
+        if step % self.config.valid_every == 0 or tenth or last:
+            self._validate(trainer, training)
+            if not last and self._is_hopeless(trainer):
+                last = over = True
+        loss = outputs["loss"].detach()
+        if step % LOG_EVERY_STEPS == 0:
+            loss = trainer.strategy.reduce(loss, reduce_op="mean")
+            self._log(step, loss=loss.item(), learning_rate=training.rate(step - 1), gradient_norm=training.norm)
+        if self.stopped or last or step % self.config.save_every == 0:
+            self._save(trainer)
+        if self.stopped or over:
+            trainer.should_stop = True
+        valid = self.history[-1]["recall_at_10"] if self.history else None
+        self.progress.update(step, self.seconds, loss.item(), valid)
+
+    def close(self) -> None:
+        if self.run_log is not None:
+            self.run_log.close()
+
+    def _validate(self, trainer: L.Trainer, training: Any) -> None:
+        self.validated = self.seconds
+        if self.held_out:
+            step, better, best = trainer.global_step, 0, 0
+            with training.optimizer.averaged():
+                training.gather_sharded_weights()
+                if is_main_process():
+                    rank = ranks(self.predictor, self.held_out).rank
+                    recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
+                    highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
+                    better, best = recall["recall_at_10"] > highest, recall["recall_at_10"] >= highest
+                    self.history.append({"step": step, "seconds": round(self.seconds, 1), **recall})
+                    self._log(step, valid_recall_at_10=recall["recall_at_10"])
+                better, best = agree(trainer, better, best)
+                if better:
+                    self.improved = step
+                if best and self.config.patience:
+                    self.taken = step
+                    if is_main_process() or not training.sharded:
+                        self._keep(self.predictor.model.network.state_dict())
+
+    def _keep(self, weights: dict[str, Tensor]) -> None:
+        for name, value in weights.items():
+            if name in self.best:
+                self.best[name].copy_(value)  # in place: there is no second copy, not even for a moment
+            else:
+                self.best[name] = value.to("cpu", copy=True)
+
+    def _is_hopeless(self, trainer: L.Trainer) -> bool:
+        """Whether validation has not improved for config.patience validations."""
+        exhausted = patience_exhausted(self.history, self.improved, self.config.patience)
+        if agree(trainer, exhausted) == [0]:
+            return False
+        patience, taken = self.config.patience, self.taken or trainer.global_step
+        self.progress.print_line(
+            f"no better validation in {patience} since step {self.improved:,}: the weights of step {taken:,} are taken "
+            f"(--resume --patience {2 * patience} waits longer)"
+        )
+        return True
+
+    def take_best(self) -> None:
+        """Give the model the weights that were best in validation."""
+        if self.best:
+            self.predictor.model.network.load_state_dict(self.best)
+
+    def _log(self, step: int, **figures: float) -> None:
+        if self.run_log is not None:
+            self.run_log.write(step, self.seconds, **figures)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        if self.run is not None:
+            if self.run_log is not None:
+                self.run_log.sync()
+            trainer.save_checkpoint(self.run / "checkpoint")  # AtomicCheckpoints makes the name from step and content
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {"best": self.best, "taken": self.taken, "improved": self.improved}
+        return {"history": self.history, "seconds": self.seconds, **kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history = state_dict["history"]
+        self.seconds = self.earlier = state_dict["seconds"]
+        # If the run kept no best weights so far, patience counts from here.
+        self.improved = max((int(point["step"]) for point in self.history), default=0)
+        if self.config.patience and state_dict.get("best"):
+            self.best, self.taken, self.improved = (state_dict[name] for name in ("best", "taken", "improved"))
+
+
+def patience_exhausted(history: list[dict[str, float]], improved: int, patience: int) -> bool:
+    """Whether `patience` validations have passed since the best one; never with patience 0.
+
+    >>> patience_exhausted([{"step": 10}, {"step": 20}, {"step": 30}], improved=10, patience=2)
+    True
+    """
+    return 0 < patience <= sum(point["step"] > improved for point in history)

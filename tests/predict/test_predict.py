@@ -1,0 +1,193 @@
+"""Names in, names out: answers are the exhaustive ranking; bad queries are one line."""
+
+import numpy as np
+import pytest
+import torch
+
+from superbloom import MASK, Corpus, Superbloom
+from superbloom.errors import InputError
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.metrics import recall
+from superbloom.evaluate.recall import evaluate, ranks
+from superbloom.hashing.bloom import BloomHash
+from superbloom.predict import Predictor
+from superbloom.search.certified import exhaustive
+from superbloom.special import Special
+
+
+@pytest.fixture(scope="module")
+def superbloom(ring_corpus):
+    return Superbloom(alpha=2, dim=32, heads=2, ffn_dim=64, seq_len=8).fit(ring_corpus, steps=60, quiet=True)
+
+
+def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
+    model = superbloom.model
+    context = ["ring 1 name 2", "ring 1 name 3"]
+    ids = torch.tensor([[*map(model.vocab.id, context), Special.MASK]])
+    bonus = model.prior.bonus(model.bloom)
+    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10, bonus=bonus)
+    found = superbloom.predict([*context, MASK], k=10)
+    assert [prediction.name for prediction in found] == model.vocab.names(whole.ids[0].tolist())
+    assert [prediction.score for prediction in found] == pytest.approx(whole.scores[0].tolist())
+    assert all(prediction.certified for prediction in found)
+
+
+def test_the_mask_may_be_a_text_a_constant_or_left_out(superbloom):
+    context = ["ring 1 name 2", "ring 1 name 3"]
+    found = superbloom.predict([*context, MASK], k=4)
+    assert superbloom.predict([*context, "[MASK]"], k=4) == found
+    assert superbloom.predict(context, k=4) == found
+
+
+def test_several_masks_get_a_list_each(superbloom):
+    one, two = superbloom.predict([MASK, "ring 1 name 2", MASK], k=3)
+    assert len(one) == len(two) == 3
+    # A set: both masks see the same, up to rounding.
+    assert [prediction.name for prediction in one] == [prediction.name for prediction in two]
+
+
+def test_a_name_that_looks_like_the_mask_is_an_ordinary_name():
+    corpus = Corpus.from_sequences([["[MASK]", "[PAD]", "a", "b"]] * 20)
+    superbloom = Superbloom(alpha=1, dim=16, heads=2).fit(corpus, steps=1, quiet=True)
+    assert {prediction.name for prediction in superbloom.predict(["[MASK]"], k=4)} == {"[MASK]", "[PAD]", "a", "b"}
+    names = list(superbloom.predictor.query(["[MASK]", MASK]).ids)
+    assert names == [corpus.vocab.id("[MASK]"), Special.MASK]
+
+
+def test_excluded_names_are_never_answered(superbloom):
+    context = ["ring 1 name 2"]
+    best = [prediction.name for prediction in superbloom.predict(context, k=5)]
+    found = [prediction.name for prediction in superbloom.predict(context, k=5, exclude=best[:2])]
+    assert found[:3] == best[2:]
+
+
+def test_only_allowed_names_are_answered_in_the_order_of_all(superbloom):
+    context = ["ring 1 name 2"]
+    everyone = superbloom.predict(context, k=192)
+    allow = [f"ring {r} name 5" for r in range(24)]
+    expected = [(p.name, p.score) for p in everyone if p.name in allow]
+    assert [(p.name, p.score) for p in superbloom.predict(context, k=192, allow=allow)] == expected
+    assert [(p.name, p.score) for p in superbloom.predict(context, k=3, allow=iter(allow * 2))] == expected[:3]
+    rest = superbloom.predict(context, k=192, allow=allow, exclude=[expected[0][0], "ring 1 name 2"])
+    assert [(p.name, p.score) for p in rest] == expected[1:]
+
+
+def test_no_name_that_scores_less_than_asked_is_answered(superbloom):
+    best = superbloom.predict(["ring 1 name 2"], k=6)
+    found = superbloom.predict(["ring 1 name 2"], k=6, min_score=best[3].score)
+    assert [p.name for p in found] == [p.name for p in best[:4]]
+    assert superbloom.predict(["ring 1 name 2"], k=6, min_score=1e6) == []
+
+
+def test_hashes_may_be_weighed_or_combined_by_a_function(superbloom):
+    """Other combinations than the sum leave the prior out."""
+    model = superbloom.model
+    log_probs = model.log_probs(torch.tensor([[model.vocab.id("ring 1 name 2"), Special.MASK]]), torch.tensor([[1]]))
+    first, second = (log_probs[0, j].double()[model.bloom.table[:, j].long()] for j in range(2))
+    for combine, expected in (
+        ([0.7, 0.3], 0.7 * first + 0.3 * second),
+        ((1, 1), first + second),
+        (lambda x: 0.2 * x[..., 0] + x[..., 1].clamp(min=-5.0), 0.2 * first + second.clamp(min=-5.0)),
+        ("min", torch.minimum(first, second)),
+    ):
+        found = superbloom.predict(["ring 1 name 2"], k=10, combine=combine)
+        assert [p.score for p in found] == pytest.approx(expected.topk(10).values.tolist(), abs=1e-5)
+        scores = expected[[model.vocab.id(p.name) for p in found]].tolist()
+        assert [p.score for p in found] == pytest.approx(scores, abs=1e-5)
+
+
+def test_weights_may_be_an_array(superbloom):
+    weights = [0.7, 0.3]
+    expected = superbloom.predict(["ring 1 name 2"], k=3, combine=weights)
+    assert superbloom.predict(["ring 1 name 2"], k=3, combine=np.array(weights)) == expected
+
+
+def test_without_its_prior_a_model_ranks_by_its_tokens_alone(superbloom):
+    model = superbloom.model
+    ids, places = torch.tensor([[model.vocab.id("ring 1 name 2"), Special.MASK]]), torch.tensor([[1]])
+    whole = exhaustive(model.log_probs(ids, places), model.bloom, 10)
+    (plain,) = Predictor(model, prior=False).predict(["ring 1 name 2"])
+    assert [p.name for p in plain] == model.vocab.names(whole.ids[0].tolist())
+    assert [p.score for p in plain] == whole.scores[0].tolist()
+    assert model.prior.weight > 0
+    assert [p.score for p in plain] != [p.score for p in superbloom.predict(["ring 1 name 2"])]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_lower_precision_answers_nearly_the_same(superbloom, precision):
+    predictor = Predictor(superbloom.model, precision=precision)
+    (found,) = predictor.predict(["ring 1 name 2", "ring 1 name 3"], k=192)
+    expected = {p.name: p.score for p in superbloom.predict(["ring 1 name 2", "ring 1 name 3"], k=192)}
+    assert {p.name: p.score for p in found} == pytest.approx(expected, abs=0.25)
+    assert [p.score for p in found] != list(expected.values())
+    assert {p.name for p in found[:10]} & {*list(expected)[:3]} == {*list(expected)[:3]}
+
+
+def test_figures_without_the_prior_are_those_of_a_predictor_without_it(superbloom, ring_corpus):
+    held_out = HeldOut.of(ring_corpus, "test", seq_len=8)
+    with_prior, without = (
+        ranks(Predictor(superbloom.model, prior=prior), held_out, both=True) for prior in (True, False)
+    )
+    assert with_prior.without_prior.tolist() == without.rank.tolist()
+    assert without.without_prior.tolist() == without.rank.tolist()
+    assert with_prior.rank.tolist() != without.rank.tolist()
+    figures = evaluate(Predictor(superbloom.model), ring_corpus, yardsticks=False)
+    assert figures["recall"] == recall(with_prior.rank)
+    assert figures["without prior"] == recall(without.rank)
+    assert "without prior" not in evaluate(Predictor(superbloom.model, prior=False), ring_corpus, yardsticks=False)
+
+
+def test_an_approximate_answer_says_whether_it_is_certain(superbloom):
+    found = superbloom.predict(["ring 1 name 2"], k=5, beam=1, max_rounds=1)
+    assert len(found) <= 5
+    assert not found[0].certified
+
+
+def test_more_names_than_there_are_gives_all(superbloom):
+    assert len(superbloom.predict(["ring 1 name 2"], k=1000)) == 192
+
+
+@pytest.mark.parametrize(
+    ("context", "options", "message"),
+    [
+        (["ring 1 name 22"], {}, "'ring 1 name 22' is not among the 192 names; closest: "),
+        (["ring 1 name 2"], {"exclude": ["nobody"]}, "'nobody' is not among the 192 names"),
+        (["ring 1 name 2"], {"exclude": "nobody"}, "the text 'nobody' given as exclude; give a list of names"),
+        (["ring 1 name 2"], {"allow": ["ring 1 name 3", "nobody"]}, "'nobody' is not among the 192 names"),
+        (["ring 1 name 2"], {"allow": "ring 1 name 3"}, "the text 'ring 1 name 3' given as allow; give a list"),
+        (["ring 1 name 2"], {"allow": []}, "allow holds no name; give at least one, or leave it out"),
+        (["ring 1 name 2"], {"min_score": float("nan")}, "min_score=nan given; a number"),
+        (["ring 1 name 2"], {"combine": [1.0]}, r"combine=\[1.0\] given; a positive weight for each of the 2 hashes"),
+        (["ring 1 name 2"], {"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash"),
+        (["ring 1 name 2"], {"beam": 0}, "beam=0 given"),
+        (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
+        ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),
+    ],
+)
+def test_bad_queries_get_one_clear_line(superbloom, context, options, message):
+    with pytest.raises(InputError, match=message):
+        superbloom.predict(context, **options)
+
+
+@pytest.mark.parametrize("k", ["3", True, 3.0, 2.5, 0, -1, None])
+def test_every_call_refuses_a_k_that_is_no_whole_number_with_the_same_line(superbloom, ring_corpus, k):
+    for call in (
+        lambda: superbloom.predict(["ring 1 name 2"], k=k),
+        lambda: superbloom.recommend(k=k, corpus=ring_corpus),
+        lambda: superbloom.recommend_for([["ring 1 name 2"]], k=k),
+        lambda: superbloom.similar_items(["ring 1 name 2"], k=k),
+        lambda: exhaustive(torch.zeros(1, 2, 5), BloomHash.random(10, 2, 2), k),
+    ):
+        with pytest.raises(InputError) as error:
+            call()
+        assert str(error.value) == f"k={k!r} given; whole numbers from 1 are allowed"
+
+
+def test_a_k_of_numpy_is_a_whole_number(superbloom):
+    assert len(superbloom.predict(["ring 1 name 2"], k=np.int64(3))) == 3
+    assert len(superbloom.similar_items(["ring 1 name 2"], k=np.int64(3))) == 3
+
+
+def test_asking_before_learning_is_refused():
+    with pytest.raises(InputError, match=r"call fit\(corpus\) or from_pretrained"):
+        Superbloom().predict(["a"])

@@ -1,0 +1,33 @@
+"""The corpus that the plain reference makes of one log, which every file format has to give."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from superbloom.corpus import Corpus
+from superbloom.prepare.interactions import from_interactions, prepare_interactions
+from tests.support.logs import LOG, described, reference, table
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict:
+    """The checksums of LOG with times, and without them."""
+    timed, untimed = (from_interactions(table(LOG), time=time) for time in ("ts", None))
+    assert described(timed) == reference(LOG)
+    assert described(untimed) == reference(LOG, timed=False)
+    return {"timed": timed.checksums, "untimed": untimed.checksums}
+
+
+@pytest.fixture
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Corpus]:
+    """The corpus that prepare_interactions writes for these files and options."""
+
+    def prepare(files: Any, **options: Any) -> Corpus:
+        out: Path = tmp_path_factory.mktemp("prepared") / "corpus"
+        prepare_interactions(files, out, **options)
+        assert [path.name for path in out.parent.iterdir()] == ["corpus"]
+        return Corpus.open(out)
+
+    return prepare

@@ -1,0 +1,188 @@
+"""What the README, the quickstart and the guides say works when it is pasted."""
+
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import launch
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+# Patterns of what is printed when all went well, besides that nothing failed. The quickstart runs the demo.
+DEMO = ["20,000 entities", r"this model +│ +\d\.\d{3}", r"Tunisia  Tunis  Thailand  \[MASK\]"]
+PAGES = {
+    "docs/quickstart.md": [
+        *DEMO,
+        "superbloom predict superbloom-demo/model",
+        "bucket 4789 of hash 0",
+        "Copenhagen",
+        "certified=True",
+    ],
+    "docs/guides/entities.md": ["792  test rows", "no other name scores higher", "wrote report/metrics.json"],
+    "docs/guides/recommendation.md": ["2,000  names", '"Bob Dylan"', "Frankenstein", "similar_to", "repetition"],
+    "docs/guides/text.md": ["9  documents", "no other name scores higher", r"\['a hash', 'function'\]"],
+}
+
+
+class Reader:
+    """Somebody who pastes the blocks of a page in order, in one folder: sh into bash, python into one session.
+
+    Training is cut to a step or two, the paper to one table, and servers take a free port; all else is as pasted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, "8000"
+        self.servers: list[Any] = []
+        self.session: dict[str, object] = {}
+
+    def __enter__(self) -> "Reader":
+        self.ends = contextlib.ExitStack()
+        self.path = self.ends.enter_context(launch.shell_path())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for server in self.servers:
+            server.terminate()
+            server.join(60)
+            assert server.exitcode == 0 or failure[0]
+        self.ends.close()
+
+    def paste(self, page: str) -> str:
+        """What all blocks of a page print."""
+        printed = []
+        for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+            short = re.sub(r"(--minutes |minutes=)[\d.]+", r"\g<1>0.002", block)
+            short = re.sub(r"--budget \w+", "--only table7 --budget 0.02m", short)
+            if language == "python":
+                printed.append(self.python(short.replace(":8000", f":{self.port}")))
+                continue
+            for part in re.split(r"^(superbloom serve .*)$", short, flags=re.MULTILINE):
+                if part.startswith("superbloom serve"):
+                    self.serve(part)
+                else:
+                    printed.append(self.sh(part.replace(":8000", f":{self.port}")))
+        return "".join(printed)
+
+    def sh(self, block: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", block],
+            cwd=self.folder,
+            env=os.environ | {"PATH": self.path},
+            capture_output=True,
+            text=True,
+            timeout=1200,
+        )
+        assert done.returncode == 0, done.stderr  # the last line of bash's that begins with + is the one that failed
+        return done.stdout
+
+    def python(self, block: str) -> str:
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(block, self.session)
+        return printed.getvalue()
+
+    def serve(self, line: str) -> None:
+        words = shlex.split(line, comments=True)[1:]
+        server = launch.start(self.folder, *words, "--port", 0, "--no-browser")
+        self.servers.append(server)
+        output = self.folder / launch.OUTPUT
+        while not (output.exists() and (found := re.search(r"at http://127.0.0.1:(\d+)/", output.read_text()))):
+            assert server.is_alive(), output.read_text()
+            time.sleep(0.01)
+        self.port = found[1]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_pasted(page, tmp_path):
+    with Reader(tmp_path) as reader:
+        printed = reader.paste((ROOT / page).read_text())
+    for pattern in PAGES[page]:
+        assert re.search(pattern, printed), pattern
+
+
+def test_every_guide_is_pasted():
+    assert {f"docs/guides/{page.name}" for page in (ROOT / "docs" / "guides").glob("*.md")} < set(PAGES)
+
+
+def test_the_readme_works_as_pasted_on_small_files(tmp_path):
+    rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
+    (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    pages = [("Jazz", "[[Piano]] [[Organ]]"), ("Piano", "[[Jazz]] [[Organ]]"), ("Organ", "[[Piano]] [[Jazz]]")]
+    text = "".join(
+        f"<page><title>{title}</title><ns>0</ns><revision><text>{links}</text></revision></page>\n"
+        for title, links in pages
+    )
+    dump = f"<mediawiki>\n{text}</mediawiki>\n".encode()
+    (tmp_path / "enwiki-latest-pages-articles.xml.bz2").write_bytes(bz2.compress(dump))
+    (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
+    (tmp_path / "new-names.txt").write_text("Bill Evans\n")
+    (tmp_path / "articles.txt").write_text("Miles Davis plays the trumpet. John Coltrane plays jazz.\n\n" * 40)
+    events = [(f"buyer {i % 7}", f"product {i % 5}", i) for i in range(60)]
+    log = dict(zip(("buyer", "product", "at"), map(list, zip(*events, strict=True)), strict=True))
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+    with Reader(tmp_path) as reader:
+        # A catalogue of six names needs a smaller alpha.
+        printed = reader.paste(README.replace("--alpha 10", "--alpha 2"))
+    first = printed.splitlines()[:3]  # of the python block
+    assert all(line.endswith("True") for line in first)
+    assert (tmp_path / "my-model" / "config.json").is_file()
+    assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
+    assert "Table 6" in (tmp_path / "paper" / "report.md").read_text()
+    assert len(reader.servers) == 1
+
+
+def test_what_can_be_asked_of_the_search_can_be():
+    """Every line of the block in docs/search.md, on two queries."""
+    import torch
+
+    from superbloom import BloomHash, Bonus, top_k
+
+    page = (ROOT / "docs" / "search.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if block.startswith("found = top_k("))
+    bloom = BloomHash.random(2000, 2, 10)
+    log_probs = torch.randn(2, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
+    names = {"torch": torch, "top_k": top_k, "Bonus": Bonus, "bloom": bloom, "log_probs": log_probs}
+    names |= {
+        "seen": torch.tensor([[3, 7], [5, -1]]),
+        "in_stock": torch.arange(2000) % 2 == 0,
+        "boost": torch.rand(2000),
+    }
+    lines = block.splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        call = line.split("#")[0].removeprefix("found = ").strip()
+        found = eval(call, names)
+        assert found.ids.shape == (2, 20)
+        assert bool(found.certified.all())
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.-]+)\)", README))
+def test_links_lead_somewhere(path):
+    assert (ROOT / path).exists()
+
+
+def test_the_file_tree_lists_every_package_and_only_files_that_exist():
+    package = ROOT / "src" / "superbloom"
+    tree = README.split("src/superbloom/\n", 1)[1].split("\ntests/", 1)[0]
+    parts = [path.name for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    for name in parts:
+        assert name.startswith("__") or name in tree, name
+    for line in tree.splitlines():
+        folder = package / line.split()[0]
+        for name in re.findall(r"\w+\.py", line):
+            assert (folder / name).is_file() or (package / name).is_file(), (line.split()[0], name)
