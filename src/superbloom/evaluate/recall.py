@@ -29,7 +29,9 @@ class Ranks(NamedTuple):
     """The result of each row. A rank is 0 for the best answer and DEEPEST beyond the answers."""
 
     rank: np.ndarray  # (rows,) of the hidden id
-    without_prior: np.ndarray  # (rows,) the same without the prior; equal to rank unless both were computed
+    by_sum: np.ndarray  # (rows,) the same by the paper's sum over hashes; equal to rank unless both were computed
+    log_probability: np.ndarray  # (rows,) of the hidden id
+    best_probability: np.ndarray  # (rows,) of the first answer
     certified: np.ndarray  # (rows,) whether the answers are proven to be the best
     tokens: np.ndarray  # (rows, m) whether the hidden id's token is the best of its hash
     answers: np.ndarray  # (rows, DEEPEST) the best ids
@@ -48,7 +50,7 @@ def ranks(
 ) -> Ranks:
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
-    both: also rank without the prior. filter_seen: leave out ids that precede the hidden one in its row.
+    both: also rank by the paper's sum over hashes. filter_seen: leave out ids that precede the hidden one in its row.
     """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
@@ -57,11 +59,14 @@ def ranks(
         options = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
         log_probs = predictor.log_probs(ids, places)
         top = predictor.search(log_probs, k, **options)
-        rank = plain = _rank_of(targets, top)
-        if both and predictor.bonus is not None:
-            plain = _rank_of(targets, predictor.search(log_probs, k, bonus=None, **options))
+        rank = by_sum = _rank_of(targets, top)
+        if both and predictor.is_posterior(None):
+            by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
+        hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
+        best = predictor.log_probability(log_probs, top.ids[:, :1])[:, 0].exp()
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
-        found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy(), top.ids.cpu().numpy()))
+        likely = (hidden.cpu().numpy(), best.cpu().numpy())
+        found.append((rank, by_sum, *likely, top.certified.cpu().numpy(), tokens.numpy(), top.ids.cpu().numpy()))
         progress(len(ids))
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
@@ -112,8 +117,8 @@ def evaluate(
         "certified": float(found.certified.mean()),
         "deciles": deciles(rank, counts[held_out.targets]),
     }
-    if predictor.bonus is not None:
-        figures["without prior"] = recall(found.without_prior)
+    if predictor.is_posterior(None):
+        figures["by sum"] = recall(found.by_sum)
     kinds = (corpus.target_vocab or corpus.vocab).kinds
     if kinds is not None:
         figures["kinds"] = by_kind(rank, kinds[held_out.targets])

@@ -16,8 +16,8 @@ def recall_table(figures: dict[str, Any]) -> Table:
     for column in ("", *(f"rec@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
     rows = {"this model": figures["recall"]}
-    if "without prior" in figures:
-        rows["without prior"] = figures["without prior"]
+    if "by sum" in figures:
+        rows["the paper's sum"] = figures["by sum"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
     for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")

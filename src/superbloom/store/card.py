@@ -208,7 +208,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         figures = metrics["test"]
         ks = list(figures["recall"])
         rows = {"this model": figures["recall"]}
-        rows |= {"without prior": figures["without prior"]} if "without prior" in figures else {}
+        rows |= {"the paper's sum": figures["by sum"]} if "by sum" in figures else {}
         rows |= figures.get("yardsticks", {})
         table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in rows.items()]
         header = [f"{figures['rows']:,} hidden elements of test rows", *(f"rec@{escaped(k)}" for k in ks)]

@@ -1,0 +1,192 @@
+"""Probabilities of ids from the m token distributions of a place (not in the paper; docs/search.md).
+
+The m hashes see the same evidence, and adding their log-probabilities counts it m times. An id that shares one bucket
+with a likely id then gets half of its score for nothing. Here every hash divides the probability of a bucket among its
+members, and the m views are averaged:
+
+    w(s) = log prior(s) + Σ_i log(p_i(b_i(s)) / π_i(b_i(s)))      π_i(b): the prior of all members of bucket b of hash i
+    p(s) = 1/m · Σ_j p_j(b_j(s)) · exp(w(s)) / Σ over members t of b_j(s) of exp(w(t))
+
+p sums to one over the catalogue. A share is at most 1, so p(s) ≤ 1/m · Σ_j p_j(b_j(s)): an id in no opened bucket has
+at most the mean probability of the best unopened buckets, and Algorithm 1 holds with that bound. Scores are log p(s).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from superbloom.hashing import BloomHash
+from superbloom.ranking import EMPTY_KEY, best_keys, keys_of, scores_of
+from superbloom.search.opening import Limits, Opening
+from superbloom.search.queries import Queries
+from superbloom.search.scoring import IdPrior
+
+EXTRA_CANDIDATES = 32  # ids beyond k whose probability is computed first
+CANDIDATE_GROWTH = 4  # factor of their number, while another id may be among the k best
+SLACK = 1e-6  # added to bounds, which round
+MAX_RANGE_NATS = 600.0  # between the largest and the smallest exponent that float64 holds without underflow
+
+
+class _Known(NamedTuple):
+    """Opened buckets (q, m, b), ascending, and the logarithms of the sums of their members' weights."""
+
+    buckets: Tensor
+    totals: Tensor
+
+
+class PosteriorSearch(Opening):
+    """Finds the ids of highest probability.
+
+    A round starts over with more buckets: the share of an id needs all members of its bucket, and most queries need one
+    round. Sums are in float64 and rounded to float32 at the end, so that equal probabilities stay equal in any order of
+    summation.
+    """
+
+    keeps_scores = False
+
+    def __init__(self, log_probs: Tensor, bloom: BloomHash, limits: Limits, prior: IdPrior | None = None) -> None:
+        super().__init__(log_probs, bloom, limits)
+        self.surplus = (prior or IdPrior.uniform(self.bloom)).to(log_probs.device).surplus
+
+    def bounds(self, values: Tensor) -> Tensor:
+        mean = values.double().logsumexp(dim=1) - math.log(values.shape[1])
+        return (mean + SLACK).float()
+
+    def score(self, queries: Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:  # noqa: ARG002
+        """The probabilities of the best members of the opened buckets; in every round of all of them."""
+        q, m, _ = buckets.shape
+        ids, inside = self.members(self.hashes[:, None], buckets)  # (q, m, b, size)
+        inside = inside & opened[..., None]
+        values, weights = self._weights(queries.number, ids)
+        weights = weights.masked_fill(~inside, -torch.inf)
+        totals = weights.logsumexp(-1)  # (q, m, b)
+        # The most that a member can have: its share of this bucket, and all of its other buckets.
+        terms = values.double()
+        for j in range(m):
+            terms[:, j, ..., j] += _share(weights[:, j], totals[:, j, :, None])
+        upper = terms.logsumexp(-1) - math.log(m)
+        new = inside
+        for i in range(m - 1):  # leave out ids that a bucket of an earlier hash has, too
+            seen = values[..., i] > queries.edge[:, i, None, None, None]
+            new = new & ~(seen & (self.hashes > i)[:, None, None])
+        queries.scored = new.flatten(1).sum(dim=1)
+        permitted = self.filter.permits(queries.number, ids.view(q, -1))
+        if permitted is not None:
+            new = new & permitted.view_as(new)
+        order = buckets.masked_fill(~opened, self.bloom.num_buckets).sort(dim=-1)
+        known = _Known(order.values, totals.gather(2, order.indices))
+        self._keep_best(queries, upper.masked_fill(~new, -torch.inf).flatten(1), ids.view(q, -1), known)
+
+    def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor, known: _Known | None) -> None:
+        """Compute probabilities of ids (q, any), the highest upper bounds first, until the k best are found."""
+        total = upper.shape[1]
+        count = min(total, self.largest_k + EXTRA_CANDIDATES)
+        while True:
+            best = upper.topk(min(count + 1, total), dim=1)
+            limits, chosen = best.values[:, :count], ids.gather(1, best.indices[:, :count])
+            scores = self.log_probability(queries.number, chosen, known)
+            keys = torch.where(limits > -torch.inf, keys_of(scores, chosen), EMPTY_KEY)
+            missing = self.largest_k - keys.shape[1]
+            keys = torch.nn.functional.pad(keys, (0, max(0, missing)), value=EMPTY_KEY)
+            queries.best = keys.topk(self.largest_k, dim=1).values
+            if count >= total:
+                return
+            kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
+            rest = best.values[:, count]
+            if bool(((rest == -torch.inf) | (rest + SLACK < torch.fmax(kth, queries.floor))).all()):
+                return
+            count = min(total, CANDIDATE_GROWTH * count)
+
+    def log_probability(self, queries: Tensor, ids: Tensor, known: _Known | None = None) -> Tensor:
+        """log p(s) of ids (q, c) for queries (q,), float32."""
+        return self.log_contributions(queries, ids, known).logsumexp(-1).float()
+
+    def log_contributions(self, queries: Tensor, ids: Tensor, known: _Known | None = None) -> Tensor:
+        """What each hash adds to p(s), as logarithms (q, c, m) in float64; `known` buckets are not summed again."""
+        q, c = ids.shape
+        m = len(self.hashes)
+        values, weights = self._weights(queries, ids)  # (q, c, m), (q, c)
+        buckets = self.bloom.table.index_select(0, ids.flatten()).view(q, c, m).long().transpose(1, 2).contiguous()
+        totals = torch.full((q, m, c), torch.nan, dtype=torch.double, device=ids.device)
+        if known is not None:
+            at = torch.searchsorted(known.buckets, buckets).clamp(max=known.buckets.shape[2] - 1)
+            is_open = known.buckets.gather(2, at) == buckets
+            totals = torch.where(is_open, known.totals.gather(2, at), totals)
+        query, hash_, column = totals.isnan().nonzero(as_tuple=True)
+        if len(query):
+            members, inside = self.members(hash_, buckets[query, hash_, column])
+            others = self._weights(queries[query], members)[1].masked_fill(~inside, -torch.inf)
+            totals[query, hash_, column] = others.logsumexp(-1)
+        shares = _share(weights[:, None], totals).transpose(1, 2)  # (q, c, m)
+        return values.double() + shares - math.log(m)
+
+    def _weights(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """log p_j of the buckets of ids (q, …): (q, …, m), and w of each id in float64: (q, …)."""
+        tokens = self.tokens_of(queries, ids)
+        values = self.log_probs.view(-1).index_select(0, tokens.flatten()).view(tokens.shape)
+        return values, values.double().sum(-1) + self.surplus.index_select(0, ids.flatten()).view(ids.shape).double()
+
+    def rank_all(self, queries: Queries) -> None:
+        """Score every permitted id, one query after the other."""
+        best, scored = [], []
+        for number in queries.number.tolist():
+            ids, permitted = self.filter.candidates(number)
+            if ids is None:
+                scores = self._all_scores(number)
+            elif len(ids) * len(self.hashes) * self.bloom.largest_bucket < self.bloom.num_ids:
+                one = queries.number.new_tensor([number])
+                scores = self.log_probability(one, ids.clamp(min=0)[None])[0]
+            else:
+                scores = self._all_scores(number)[ids.clamp(min=0)]
+            scored.append(len(scores) if ids is None else int((ids >= 0).sum()))
+            best.append(best_keys(scores, ids, permitted, queries.best.shape[1]))
+        queries.finish(best, scored)
+
+    def _all_scores(self, number: int) -> Tensor:
+        """log p of every id for one query, (num_ids,)."""
+        log_probs, columns = self.log_probs[number], self.bloom.columns
+        weights = self.surplus.double()
+        for values, column in zip(log_probs, columns, strict=True):
+            weights = weights + values.index_select(0, column)
+        terms = []
+        for values, column in zip(log_probs, columns, strict=True):
+            column = column.long()
+            top = torch.full_like(values, -torch.inf, dtype=torch.double)
+            top = top.scatter_reduce_(0, column, weights, "amax").clamp(min=torch.finfo(torch.double).min)
+            parts = (weights - top[column]).exp()
+            totals = torch.zeros_like(top).index_add_(0, column, parts).log() + top
+            terms.append((values.double() - totals)[column])
+        total = weights + torch.stack(terms).logsumexp(0) - math.log(len(columns))
+        return total.nan_to_num(nan=-torch.inf).float()
+
+
+def log_contributions(log_probs: Tensor, bloom: BloomHash, ids: Tensor, prior: IdPrior | None = None) -> Tensor:
+    """What each hash adds to the probability of given ids (batch, any): logarithms (batch, any, m) in float64."""
+    numbers = torch.arange(len(ids), device=log_probs.device)
+    return PosteriorSearch(log_probs, bloom, Limits(1), prior).log_contributions(numbers, ids)
+
+
+def bucket_shares(
+    log_probs: Tensor, bloom: BloomHash, prior: IdPrior, hash_: int, bucket: int
+) -> tuple[Tensor, Tensor]:
+    """The members of a bucket and the share of its probability that each gets, for one query (m, num_buckets)."""
+    members = bloom.members[hash_][bucket].long()
+    values = log_probs[torch.arange(bloom.num_hashes), bloom.table[members].long()].double()
+    return members, (values.sum(1) + prior.surplus[members]).softmax(0)
+
+
+def log_probability(log_probs: Tensor, bloom: BloomHash, ids: Tensor, prior: IdPrior | None = None) -> Tensor:
+    """log p(s) of given ids (batch, any) under log_probs (batch, m, num_buckets); −1 fills and has −inf."""
+    search = PosteriorSearch(log_probs, bloom, Limits(1), prior)
+    numbers = torch.arange(len(ids), device=log_probs.device)
+    found = search.log_probability(numbers, ids.clamp(min=0))
+    return found.masked_fill(ids < 0, -torch.inf)
+
+
+def _share(weights: Tensor, totals: Tensor) -> Tensor:
+    """Logarithms of shares; −inf where nothing in the bucket has any weight."""
+    return (weights - totals).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
