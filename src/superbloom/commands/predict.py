@@ -113,9 +113,7 @@ def _print(found: list[list[Prediction]]) -> None:
 
 def _proof(predictions: list[Prediction]) -> str:
     if not predictions:
-        return "no name is left: all are excluded, or score less than --min-score"
-    return (
-        "certified: no other name is more likely under this model"
-        if predictions[0].certified
-        else "not certified: search cut short"
-    )
+        return "no name is left: all are excluded, or less likely than --min-score"
+    if not predictions[0].certified:
+        return "not certified: search cut short"
+    return "certified: no other name is more likely under this model"

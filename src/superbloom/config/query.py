@@ -35,8 +35,8 @@ class QueryOptions(SearchOptions):
     k: int = option(10, "How many names.", whole(1), flag="-k")
     combine: str | Sequence[float] | Any = option(
         None,
-        "How names are scored. posterior: the probability of each name. sum, min or max: of the log-probabilities of its "
-        "tokens; weights like 0.7,0.3: a weighted sum.",
+        "How names are scored. posterior: the probability of each name. sum, min or max: of the log-probabilities of "
+        "its tokens; weights like 0.7,0.3: a weighted sum.",
         shown_default="as the model was made: posterior",
     )
     exclude: Iterable[str] = option((), "Names never returned.")

@@ -2,8 +2,8 @@
 
 log-probabilities of the context, and of the context without each element  →  parts of each probability, a Certificate
 
-The certificate is Figure 2 of the paper in numbers. Each id is a point: what each hash adds to its probability. An id in
-no opened bucket gets from each hash at most the edge.
+The certificate is Figure 2 of the paper in numbers. Each id is a point: what each hash adds to its probability. An
+id in no opened bucket gets from each hash at most the edge.
 """
 
 from __future__ import annotations

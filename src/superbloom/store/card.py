@@ -49,12 +49,11 @@ LIMITS = """\
   in the same buckets.
 - **It knows what occurred together in its corpus**, with the time, the gaps and the biases of that corpus. It knows
   nothing else about what the names stand for. It answers frequent names more often, and rare names less well.
-- **Names share buckets.** A name that has nothing to do with the context can be an answer because it shares a bucket
-  with one that has. `superbloom inspect` shows which names share a bucket.
+- **Names share buckets.** The model divides the probability of a bucket among its names by what the other hash says and
+  by how frequent they are. Rare names are sometimes confused. `superbloom inspect` shows which names share a bucket.
 - **Certified** means: no other allowed name of the catalogue has a higher score by this model. It does not mean that
   the answer is true, or that the model is good.
-- **Probabilities** are this model's belief, scaled by one temperature that was fitted on validation rows. Measure them
-  on your own rows before you rely on their size.
+- **Probabilities** are this model's belief. `superbloom evaluate --out` draws them against what is observed.
 - **Every name of the catalogue, and how often it occurs, can be read from this folder.** The rows it was trained on
   are not in it."""
 
