@@ -27,8 +27,8 @@ from superbloom.search.scoring import IdPrior
 
 EXTRA_CANDIDATES = 32  # ids beyond k whose probability is computed first
 CANDIDATE_GROWTH = 4  # factor of their number, while another id may be among the k best
-SLACK = 1e-6  # added to bounds, which round
-MAX_RANGE_NATS = 600.0  # between the largest and the smallest exponent that float64 holds without underflow
+SLACK = 1e-5  # of bounds, which round
+LOWEST = torch.finfo(torch.double).min  # stands for −inf, so that differences are numbers
 
 
 class _Known(NamedTuple):
@@ -41,63 +41,63 @@ class _Known(NamedTuple):
 class PosteriorSearch(Opening):
     """Finds the ids of highest probability.
 
-    A round starts over with more buckets: the share of an id needs all members of its bucket, and most queries need one
-    round. Sums are in float64 and rounded to float32 at the end, so that equal probabilities stay equal in any order of
-    summation.
+    Probabilities are rounded to float32 at the end of sums in float64, so that equal ones stay equal in any order of
+    summation, and ties go to the smaller id.
     """
-
-    keeps_scores = False
 
     def __init__(self, log_probs: Tensor, bloom: BloomHash, limits: Limits, prior: IdPrior | None = None) -> None:
         super().__init__(log_probs, bloom, limits)
         self.surplus = (prior or IdPrior.uniform(self.bloom)).to(log_probs.device).surplus
 
     def bounds(self, values: Tensor) -> Tensor:
-        mean = values.double().logsumexp(dim=1) - math.log(values.shape[1])
-        return (mean + SLACK).float()
+        return values.logsumexp(dim=1) - math.log(values.shape[1]) + SLACK
 
-    def score(self, queries: Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:  # noqa: ARG002
-        """The probabilities of the best members of the opened buckets; in every round of all of them."""
+    def score(self, queries: Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:
+        """Add the best members of newly opened buckets to the answers."""
         q, m, _ = buckets.shape
         ids, inside = self.members(self.hashes[:, None], buckets)  # (q, m, b, size)
         inside = inside & opened[..., None]
         values, weights = self._weights(queries.number, ids)
         weights = weights.masked_fill(~inside, -torch.inf)
-        totals = weights.logsumexp(-1)  # (q, m, b)
+        totals = _log_sum(weights)  # (q, m, b)
         # The most that a member can have: its share of this bucket, and all of its other buckets.
-        terms = values.double()
+        terms = values.exp()
+        shares = (weights - totals[..., None]).exp_().nan_to_num_(0.0).float()
         for j in range(m):
-            terms[:, j, ..., j] += _share(weights[:, j], totals[:, j, :, None])
-        upper = terms.logsumexp(-1) - math.log(m)
+            terms[:, j, ..., j] *= shares[:, j]
+        upper = terms.sum(-1) / m
         new = inside
-        for i in range(m - 1):  # leave out ids that a bucket of an earlier hash has, too
-            seen = values[..., i] > queries.edge[:, i, None, None, None]
-            new = new & ~(seen & (self.hashes > i)[:, None, None])
-        queries.scored = new.flatten(1).sum(dim=1)
+        for i in range(m):
+            # An id is known if one of its buckets was open before this round, or is opened by an earlier hash.
+            limit = torch.where(self.hashes > i, queries.edge[:, i, None], before[:, i, None])
+            new = new & (values[..., i] <= limit[:, :, None, None])
+        queries.scored = queries.scored + new.flatten(1).sum(dim=1)
         permitted = self.filter.permits(queries.number, ids.view(q, -1))
         if permitted is not None:
             new = new & permitted.view_as(new)
         order = buckets.masked_fill(~opened, self.bloom.num_buckets).sort(dim=-1)
         known = _Known(order.values, totals.gather(2, order.indices))
-        self._keep_best(queries, upper.masked_fill(~new, -torch.inf).flatten(1), ids.view(q, -1), known)
+        self._keep_best(queries, upper.masked_fill(~new, -1.0).flatten(1), ids.view(q, -1), known)
 
     def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor, known: _Known | None) -> None:
-        """Compute probabilities of ids (q, any), the highest upper bounds first, until the k best are found."""
-        total = upper.shape[1]
+        """Add ids (q, any) to the answers, those with the highest upper bounds first, until the k best are found.
+
+        upper is the most that the probability of an id can be; −1 leaves the id out.
+        """
+        earlier, total = queries.best, upper.shape[1]
         count = min(total, self.largest_k + EXTRA_CANDIDATES)
         while True:
             best = upper.topk(min(count + 1, total), dim=1)
             limits, chosen = best.values[:, :count], ids.gather(1, best.indices[:, :count])
-            scores = self.log_probability(queries.number, chosen, known)
-            keys = torch.where(limits > -torch.inf, keys_of(scores, chosen), EMPTY_KEY)
-            missing = self.largest_k - keys.shape[1]
-            keys = torch.nn.functional.pad(keys, (0, max(0, missing)), value=EMPTY_KEY)
-            queries.best = keys.topk(self.largest_k, dim=1).values
+            keys = torch.where(
+                limits >= 0, keys_of(self.log_probability(queries.number, chosen, known), chosen), EMPTY_KEY
+            )
+            queries.best = torch.cat([earlier, keys], dim=1).topk(self.largest_k, dim=1).values
             if count >= total:
                 return
             kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
-            rest = best.values[:, count]
-            if bool(((rest == -torch.inf) | (rest + SLACK < torch.fmax(kth, queries.floor))).all()):
+            needed = torch.fmax(kth, queries.floor).exp()
+            if bool((best.values[:, count] * (1 + SLACK) < needed).all()):
                 return
             count = min(total, CANDIDATE_GROWTH * count)
 
@@ -113,22 +113,25 @@ class PosteriorSearch(Opening):
         buckets = self.bloom.table.index_select(0, ids.flatten()).view(q, c, m).long().transpose(1, 2).contiguous()
         totals = torch.full((q, m, c), torch.nan, dtype=torch.double, device=ids.device)
         if known is not None:
-            at = torch.searchsorted(known.buckets, buckets).clamp(max=known.buckets.shape[2] - 1)
-            is_open = known.buckets.gather(2, at) == buckets
-            totals = torch.where(is_open, known.totals.gather(2, at), totals)
+            at = torch.searchsorted(known.buckets, buckets).clamp_(max=known.buckets.shape[2] - 1)
+            is_known = known.buckets.gather(2, at) == buckets
+            totals = torch.where(is_known, known.totals.gather(2, at), totals)
         query, hash_, column = totals.isnan().nonzero(as_tuple=True)
         if len(query):
             members, inside = self.members(hash_, buckets[query, hash_, column])
             others = self._weights(queries[query], members)[1].masked_fill(~inside, -torch.inf)
-            totals[query, hash_, column] = others.logsumexp(-1)
-        shares = _share(weights[:, None], totals).transpose(1, 2)  # (q, c, m)
+            totals[query, hash_, column] = _log_sum(others)
+        shares = (weights[:, None] - totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf).transpose(1, 2)
         return values.double() + shares - math.log(m)
 
     def _weights(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """log p_j of the buckets of ids (q, …): (q, …, m), and w of each id in float64: (q, …)."""
         tokens = self.tokens_of(queries, ids)
         values = self.log_probs.view(-1).index_select(0, tokens.flatten()).view(tokens.shape)
-        return values, values.double().sum(-1) + self.surplus.index_select(0, ids.flatten()).view(ids.shape).double()
+        weights = self.surplus.index_select(0, ids.flatten()).view(ids.shape).double()
+        for part in values.unbind(-1):
+            weights += part
+        return values, weights
 
     def rank_all(self, queries: Queries) -> None:
         """Score every permitted id, one query after the other."""
@@ -138,8 +141,7 @@ class PosteriorSearch(Opening):
             if ids is None:
                 scores = self._all_scores(number)
             elif len(ids) * len(self.hashes) * self.bloom.largest_bucket < self.bloom.num_ids:
-                one = queries.number.new_tensor([number])
-                scores = self.log_probability(one, ids.clamp(min=0)[None])[0]
+                scores = self.log_probability(queries.number.new_tensor([number]), ids.clamp(min=0)[None])[0]
             else:
                 scores = self._all_scores(number)[ids.clamp(min=0)]
             scored.append(len(scores) if ids is None else int((ids >= 0).sum()))
@@ -148,20 +150,26 @@ class PosteriorSearch(Opening):
 
     def _all_scores(self, number: int) -> Tensor:
         """log p of every id for one query, (num_ids,)."""
-        log_probs, columns = self.log_probs[number], self.bloom.columns
+        bloom, log_probs = self.bloom, self.log_probs[number]
         weights = self.surplus.double()
-        for values, column in zip(log_probs, columns, strict=True):
-            weights = weights + values.index_select(0, column)
-        terms = []
-        for values, column in zip(log_probs, columns, strict=True):
-            column = column.long()
-            top = torch.full_like(values, -torch.inf, dtype=torch.double)
-            top = top.scatter_reduce_(0, column, weights, "amax").clamp(min=torch.finfo(torch.double).min)
-            parts = (weights - top[column]).exp()
-            totals = torch.zeros_like(top).index_add_(0, column, parts).log() + top
-            terms.append((values.double() - totals)[column])
-        total = weights + torch.stack(terms).logsumexp(0) - math.log(len(columns))
-        return total.nan_to_num(nan=-torch.inf).float()
+        for values, column in zip(log_probs, bloom.columns, strict=True):
+            weights += values.index_select(0, column)
+        total = None
+        for values, column, order, starts in zip(log_probs, bloom.columns, bloom.order, bloom.starts, strict=True):
+            members = weights.index_select(0, order)
+            top = torch.segment_reduce(members, "max", offsets=starts).clamp(min=LOWEST)
+            parts = (members - top.repeat_interleave(starts.diff())).exp_()
+            sums = torch.segment_reduce(parts, "sum", offsets=starts).log() + top
+            term = (values - sums).index_select(0, column)
+            total = term if total is None else torch.logaddexp(total, term)
+        assert total is not None
+        return (weights + total - math.log(len(log_probs))).nan_to_num_(nan=-torch.inf).float()
+
+
+def _log_sum(weights: Tensor) -> Tensor:
+    """log Σ exp over the last dimension, in float64. Exponentials are in float32: equal weights have equal ones."""
+    top = weights.amax(-1, keepdim=True).clamp_(min=LOWEST)
+    return (weights - top).float().exp_().sum(-1, dtype=torch.double).log_() + top.squeeze(-1)
 
 
 def log_contributions(log_probs: Tensor, bloom: BloomHash, ids: Tensor, prior: IdPrior | None = None) -> Tensor:
@@ -185,8 +193,3 @@ def log_probability(log_probs: Tensor, bloom: BloomHash, ids: Tensor, prior: IdP
     numbers = torch.arange(len(ids), device=log_probs.device)
     found = search.log_probability(numbers, ids.clamp(min=0))
     return found.masked_fill(ids < 0, -torch.inf)
-
-
-def _share(weights: Tensor, totals: Tensor) -> Tensor:
-    """Logarithms of shares; −inf where nothing in the bucket has any weight."""
-    return (weights - totals).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
