@@ -69,7 +69,7 @@ def searches(num_ids: int, seconds: float) -> dict[str, Any]:
     inputs = {"trained": beliefs(bloom, 64, *TRAINED, seed=0), "weak": beliefs(bloom, 64, *WEAK, seed=0)}
     inputs["flat"] = torch.zeros_like(inputs["weak"]).log_softmax(-1)
     counts = torch.from_numpy(np.random.default_rng(0).permutation(num_ids) + 1)
-    bonus = Prior((num_ids / counts).int(), 0.75, 2.0).bonus(bloom)
+    prior = IdPrior.of((num_ids / counts).int(), bloom)
     gather = num_ids <= 20_000_000
     columns = bloom.columns.long() if gather else bloom.columns
     for name, log_probs in inputs.items():

@@ -34,7 +34,7 @@ def made(*, two: bool = False, prior: bool = True, **options) -> Model:
     model = Model.create(ModelConfig(**options), NAMES, TARGETS if two else None)
     if prior:
         counts = torch.arange(14 if two else 30, dtype=torch.int32) - 1
-        model = Model(*list(vars(model).values())[:5], Prior(counts, 0.75, 1.5))
+        model = Model(*list(vars(model).values())[:5], Prior(counts))
     return model
 
 

@@ -56,7 +56,7 @@ def sure(
                 parameter.normal_(std=std)
     model.network.eval()  # as a model that was loaded: threads share it
     counts = torch.from_numpy(np.array(model.target_vocab.counts)).int()
-    return replace(model, prior=Prior(counts, weight, float(model.config.num_hashes)))
+    return replace(model, prior=Prior(counts))
 
 
 def names_vocab() -> Vocab:

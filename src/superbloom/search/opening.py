@@ -70,6 +70,7 @@ class Opening(ABC):
 
     @cached_property
     def best_buckets(self) -> BlockTopK:
+        """The order of the buckets; InputError if a value has no rank."""
         return BlockTopK(self.values.flatten(0, 1))
 
     def bucket_values(self) -> Tensor:
@@ -90,6 +91,7 @@ class Opening(ABC):
 
     def start(self) -> Queries:
         """All queries, before the first round."""
+        _ = self.best_buckets  # refuses NaN, also where every id is ranked
         floor = checked_floor(self.min_score, len(self.k), self.log_probs.device)
         return Queries.start(self.k, floor, len(self.hashes), self.largest_k)
 
