@@ -17,8 +17,9 @@ from torch import Tensor
 from superbloom.config import EvaluateOptions, make
 from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, deciles, mrr, ndcg, recall, share
+from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.model import check_vocabulary
 from superbloom.predict import Predictor
@@ -31,10 +32,10 @@ class Ranks(NamedTuple):
     rank: np.ndarray  # (rows,) of the hidden id
     by_sum: np.ndarray  # (rows,) the same by the paper's sum over hashes; equal to rank unless both were computed
     log_probability: np.ndarray  # (rows,) of the hidden id
-    best_probability: np.ndarray  # (rows,) of the first answer
     certified: np.ndarray  # (rows,) whether the answers are proven to be the best
     tokens: np.ndarray  # (rows, m) whether the hidden id's token is the best of its hash
     answers: np.ndarray  # (rows, DEEPEST) the best ids
+    probability: np.ndarray  # (rows, DEEPEST) of the answers
 
 
 def ranks(
@@ -63,10 +64,10 @@ def ranks(
         if both and predictor.is_posterior(None):
             by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
         hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
-        best = predictor.log_probability(log_probs, top.ids[:, :1])[:, 0].exp()
+        likely = predictor.log_probability(log_probs, top.ids).exp()
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
-        likely = (hidden.cpu().numpy(), best.cpu().numpy())
-        found.append((rank, by_sum, *likely, top.certified.cpu().numpy(), tokens.numpy(), top.ids.cpu().numpy()))
+        columns = (hidden, top.certified, tokens, top.ids, likely)
+        found.append((rank, by_sum, *(column.cpu().numpy() for column in columns)))
         progress(len(ids))
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
@@ -115,6 +116,9 @@ def evaluate(
         "mrr": mrr(rank),
         **breadth(found.answers, held_out.targets, counts),
         "certified": float(found.certified.mean()),
+        "negative log-likelihood": float(-found.log_probability.mean()),
+        "calibration": calibration(found.probability, found.answers == held_out.targets[:, None]),
+        "ghosts": ghost_share(corpus, predictor.model.target_bloom, held_out.ids, found.answers),
         "deciles": deciles(rank, counts[held_out.targets]),
     }
     if predictor.is_posterior(None):
