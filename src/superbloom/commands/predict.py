@@ -82,7 +82,7 @@ def _ask_server(
     max_rounds = query.pop("max_rounds", None)
     if query.pop("combine", QueryOptions.combine) != QueryOptions.combine or max_rounds not in (None, 1):
         raise InputError(
-            "a server combines hashes by their sum, and makes one round or as many as needed; "
+            "a server combines hashes by their sum, and searches one round or until the answer is certified; "
             "leave out --combine, and --max-rounds unless it is 1"
         )
     client = Client(url, key=key)

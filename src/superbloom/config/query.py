@@ -62,7 +62,7 @@ class EvaluateOptions(SearchOptions):
     split: Literal["train", "valid", "test"] = option("test", "Rows to evaluate on: train, valid or test.")
     rows: int | None = option(None, "Use only this number of rows of the split.", whole(1))
     draws: int | None = option(
-        None, "Hidden elements in all, several of a row if need be.", whole(1), shown_default="one per row"
+        None, "Number of hidden elements; rows repeat if there are fewer rows.", whole(1), shown_default="one per row"
     )
     seed: int = option(0, "Which element of each row is hidden.", SEED)
     yardsticks: bool = option(True, "Compare with popularity and co-occurrence.")

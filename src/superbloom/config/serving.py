@@ -47,7 +47,7 @@ class Settings:
     def __post_init__(self) -> None:
         refuse(faults(self))
         if not self.api_key and self.api_key is not None:
-            raise InputError("the API key is empty; give one of some length, or none at all")
+            raise InputError("the API key is empty; give a longer key, or leave it out")
         check_key(self.api_key)
         if not self.is_local and self.api_key is not None and len(self.api_key) < MIN_KEY_LENGTH:
             raise InputError(
