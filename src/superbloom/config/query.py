@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from superbloom.config.option import SEED, faults, option, refuse, whole
+from superbloom.config.option import SEED, Allowed, option, settle, whole
 from superbloom.errors import InputError, check_whole
 
 
@@ -16,6 +16,9 @@ class HeadOptions:
 
     precision: Literal["fp32", "bf16", "int8"] = option("fp32", "How output weights are held: fp32, bf16 or int8.")
     prior: bool = option(True, "Weigh in how frequent names are.")
+
+    def __post_init__(self) -> None:
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ class EvaluateOptions(SearchOptions):
     )
 
     def __post_init__(self) -> None:
-        refuse(faults(self))
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,4 +89,9 @@ class RecommendOptions:
 class ExtendOptions:
     """New names in a trained model."""
 
-    reserve: float = option(0.25, "How much fuller a bucket may become, as a share of alpha.")
+    reserve: float = option(
+        0.25, "How much fuller a bucket may become, as a share of alpha.", Allowed(0, 10, "0 to 10", is_whole=False)
+    )
+
+    def __post_init__(self) -> None:
+        settle(self)

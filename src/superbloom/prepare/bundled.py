@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from superbloom.corpus import Corpus
 from superbloom.errors import InputError
+from superbloom.prepare.corpus import Corpus
 from superbloom.prepare.sequences import read_sequences
 from superbloom.prepare.wikipedia import prepare_wikipedia
 
