@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from superbloom.answers import Prediction
+from superbloom.config import QueryOptions
 from superbloom.errors import InputError, check_key
 from superbloom.special import Special
 
@@ -48,20 +49,20 @@ class Client:
         self._parts, self._key, self._seconds, self._retries = parts, key, seconds, retries
 
     def predict(
-        self, context: Sequence[str | Special | None], k: int = 10, **options: Any
+        self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any
     ) -> list[Prediction] | list[list[Prediction]]:
         """The k best names for the mask of the context; a list per mask if it has several. Options: see /v1/predict."""
         masks = self.predict_all(context, k, **options)
         return masks[0] if len(masks) == 1 else masks
 
     def predict_all(
-        self, context: Sequence[str | Special | None], k: int = 10, **options: Any
+        self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any
     ) -> list[list[Prediction]]:
         """The k best names for each mask of the context: always a list of lists."""
         return _predictions(self.ask(context, k, **options))
 
     def predict_batch(
-        self, contexts: Iterable[Sequence[str | Special | None]], k: int = 10, **options: Any
+        self, contexts: Iterable[Sequence[str | Special | None]], k: int = QueryOptions.k, **options: Any
     ) -> list[list[list[Prediction]]]:
         """The k best names for each mask of each context."""
         shared = {"k": k, **_jsonable(options)}
@@ -69,18 +70,18 @@ class Client:
         answers = self._call("POST", "/v1/predict/batch", {"queries": queries})["answers"] if queries else []
         return [_predictions(answer) for answer in answers]
 
-    def fill_in(self, text: str, k: int = 10, **options: Any) -> list[list[Prediction]]:
+    def fill_in(self, text: str, k: int = QueryOptions.k, **options: Any) -> list[list[Prediction]]:
         """The k best entries for each [MASK] of a text. The model must be a model of text."""
         answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_jsonable(options)})
         if answer["unread"]:
             warnings.warn(f"{answer['unread'][0]!r} cannot be read with these word pieces; left out", stacklevel=2)
         return _predictions(answer)
 
-    def ask(self, context: Sequence[str | Special | None], k: int = 10, **options: Any) -> dict[str, Any]:
+    def ask(self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any) -> dict[str, Any]:
         """The whole answer as the server sends it. explain=True adds the reasons and the certificate."""
         return self._call("POST", "/v1/predict", {"context": _names(context), "k": k, **_jsonable(options)})
 
-    def names(self, prefix: str = "", k: int = 10) -> list[str]:
+    def names(self, prefix: str = "", k: int = QueryOptions.k) -> list[str]:
         """The most frequent names that start with a prefix."""
         found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k}, errors=SURROGATES)}")
         return [completion["name"] for completion in found["names"]]

@@ -259,7 +259,7 @@ def test_the_superbloom_row_fits_if_it_had_200k_tokens():
             "hash_seed=0.5: 0 to 2.63 − 1 is allowed; tied='yes': True or False is allowed",
         ),
         ({"hash_seed": -1}, "hash_seed=-1: 0 to 2.63 − 1 is allowed"),
-        ({"target_alpha": 0}, "target_alpha=0: 1 or more, or None, is allowed"),
+        ({"target_alpha": 0}, "target_alpha=0: 1 or more is allowed"),
         ({"num_target_ids": 5}, "tied=True with a second vocabulary"),
         ({"alpha": 0, "layers": 0}, "alpha=0.*layers=0"),
     ],

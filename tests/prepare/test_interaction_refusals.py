@@ -61,7 +61,7 @@ CSV = "user_id,item_id,ts\nu,a,1\nu,b,2\n"
         (CSV, LOOSE | {"min_user_count": 3}, "no user has 3 events left; lower --min-user-count"),
         (CSV, LOOSE | {"max_names": 1}, "1 of 2 items are left"),
         (CSV, {"min_item_count": 0}, "min_item_count=0: 1 or more is allowed"),
-        (CSV, {"max_names": 2.5}, "max_names=2.5: 1 or more, or None, is allowed"),
+        (CSV, {"max_names": 2.5}, "max_names=2.5: 1 or more is allowed"),
         (CSV, {"split": "random"}, "split='random': 'last' or 'time' or 'user' is allowed"),
         (CSV, {"split": "time"}, "split='time' needs a column of times; name it: --time"),
         (CSV, {"engine": "flink"}, "engine='flink': 'duckdb' or 'spark' is allowed"),

@@ -15,7 +15,7 @@ from superbloom.special import MASK_TEXT
 if TYPE_CHECKING:
     from superbloom.answers import Prediction
 
-# Appendix E of the paper, as far as the entities occur in the built-in corpus.
+# Queries of Appendix E. The demo skips those with entities that the built-in corpus lacks.
 QUERIES = (
     ("Copenhagen",),
     ("Copenhagen", "Paris"),
@@ -45,7 +45,7 @@ def demo(
         counts = corpus.counts()
         console.print(
             f"Wikipedia of 2006: {counts['rows']:,} pages, {counts['ids']:,} links to {counts['names']:,} entities.\n"
-            f"Training for {minutes:g} minutes; Ctrl-C stops earlier and goes on to the results.\n"
+            f"Training for {minutes:g} minutes; Ctrl-C stops training earlier and shows the results.\n"
         )
         model = Superbloom().fit(corpus, minutes=minutes)
         config = model.model.config

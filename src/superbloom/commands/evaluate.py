@@ -52,13 +52,14 @@ def evaluate(
 
 
 def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[str, Any]) -> dict[str, Any]:
+    head = vars(make(HeadOptions, given(HeadOptions, options)))  # refused before anything is loaded
     from superbloom.corpus import Corpus
     from superbloom.evaluate import evaluate
     from superbloom.predict import Predictor
     from superbloom.progress import counting
     from superbloom.store import load
 
-    predictor = Predictor(load(model).model, **given(HeadOptions, options))
+    predictor = Predictor(load(model).model, **head)
     rows = Corpus.open(corpus).under(predictor.model.vocab)
     available = len(rows.rows(chosen.split))
     with counting("evaluating", chosen.draws or min(available, chosen.rows or available)) as progress:

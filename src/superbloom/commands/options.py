@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from superbloom.config.option import choices_of, default_of, kind_of
+from superbloom.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one of the same kind is replaced.")]
@@ -25,6 +26,7 @@ ApiKey = Annotated[
     str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
 ]
 BYTES_PER_GB = 1e9
+MAX_GIGABYTES = 1e6  # larger numbers are mistakes
 
 Command = Callable[..., None]
 
@@ -61,8 +63,14 @@ def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
     for spec in fields(kind):
         value = options.get(spec.name)
         if value is not None:
-            found[spec.name] = int(value * BYTES_PER_GB) if spec.metadata.get("gigabytes") else value
+            found[spec.name] = _bytes(spec.name, value) if spec.metadata.get("gigabytes") else value
     return found
+
+
+def _bytes(name: str, gigabytes: float) -> int:
+    if not 0 < gigabytes < MAX_GIGABYTES:
+        raise InputError(f"--{name} {gigabytes:g} given; a number of GB is allowed, e.g. --{name} 2")
+    return int(gigabytes * BYTES_PER_GB)
 
 
 def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:

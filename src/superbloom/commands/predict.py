@@ -11,7 +11,7 @@ import typer
 from superbloom.answers import Prediction
 from superbloom.commands.console import print_json, printable, warnings_as_lines
 from superbloom.commands.options import ApiKey, Json, given, options_of
-from superbloom.config import HeadOptions, QueryOptions
+from superbloom.config import HeadOptions, QueryOptions, make
 from superbloom.errors import InputError
 
 
@@ -43,7 +43,7 @@ def predict(
     if (not names) == (text is None):
         raise InputError("give the names of a context, or a --text with [MASK], and not both")
     context = names or text or ""
-    query, head = given(QueryOptions, options), given(HeadOptions, options)
+    query, head = given(QueryOptions, options), vars(make(HeadOptions, given(HeadOptions, options)))
     if allow_file is not None:
         query["allow"] = [*query.get("allow", []), *_names(allow_file)]
     with warnings_as_lines():

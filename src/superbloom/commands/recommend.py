@@ -25,7 +25,9 @@ def recommend(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse unknown users and items. (default: leave them out)")
     ] = False,
-    titles: Annotated[Path | None, typer.Option(help="Lines of an item, a tab and a title, to show beside it.")] = None,
+    titles: Annotated[
+        Path | None, typer.Option(help="A text file of lines item, tab, title; the titles are shown next to the items.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .csv or .parquet file to write.")] = None,
     safe_csv: Annotated[
         bool, typer.Option("--safe-csv", help="Mark text that a spreadsheet would run as a formula with an apostrophe.")

@@ -36,6 +36,7 @@ def serve(
     """
     chosen = given(Settings, options)
     settings = make(Settings, {**chosen, "cors": tuple(chosen.get("cors", ())), "api_key": api_key})
+    head = vars(make(HeadOptions, given(HeadOptions, options)))
     with _stopped_by_sigterm():
         try:
             from superbloom.serve.server import serve
@@ -44,7 +45,6 @@ def serve(
                 raise
             raise InputError(f"{error.name} is not installed; pip install 'superbloom[serve]'") from None
 
-        head = given(HeadOptions, options)
         serve(model, settings, **head, copy=copy, report=report, browser=browser, notice=notice)
 
 

@@ -1,6 +1,6 @@
 """Options: dataclass fields with a default, the values that are allowed, and the sentence that people read.
 
-`option` declares one. `refuse` reports all faults of a dataclass in one line. `make` builds one from what a user
+`option` declares one. `settle` refuses all faults of a dataclass in one line. `make` builds one from what a user
 gave. `document` adds the options to a docstring. commands/options.py makes the command line from the same fields, and
 serve/schemas.py the HTTP schema.
 """
@@ -31,7 +31,7 @@ class Allowed:
     includes_high: bool = True
 
     def holds(self, value: Any) -> bool:
-        if self.is_whole and type(value) is not int:
+        if self.is_whole and not isinstance(value, int):
             return False
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return False
@@ -82,14 +82,25 @@ def kind_of(hint: Any) -> tuple[Any, bool]:
     (<class 'int'>, True)
     """
     if get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint):
-        (kind, *_) = (part for part in get_args(hint) if part is not type(None))
-        return kind, True
+        parts = tuple(part for part in get_args(hint) if part is not type(None))
+        return (parts[0] if len(parts) == 1 else Union[parts]), True  # noqa: UP007, built at run time
     return hint, False
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:
     """The values of a Literal; none of another type."""
     return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def plain(value: Any) -> Any:
+    """Numbers and truth values of NumPy as those of Python, which JSON can hold.
+
+    >>> import numpy as np
+    >>> plain(np.int64(3)), plain(np.bool_(False)), plain("a")
+    (3, False, 'a')
+    """
+    item = getattr(value, "item", None)
+    return item() if item is not None and getattr(value, "shape", None) == () else value
 
 
 def faults(options: Any) -> list[str]:
@@ -102,14 +113,20 @@ def faults(options: Any) -> list[str]:
             continue
         allowed: Allowed | None = spec.metadata.get("allowed")
         choices = choices_of(kind)
-        or_none = ", or None," if optional else ""
         if choices and value not in choices:
             found.append(f"{spec.name}={value!r:.80}: {' or '.join(map(repr, choices))} is allowed")
         elif kind is bool and type(value) is not bool:
             found.append(f"{spec.name}={value!r:.80}: True or False is allowed")
         elif allowed is not None and not allowed.holds(value):
-            found.append(f"{spec.name}={value!r:.80}: {allowed.text}{or_none} is allowed")
+            found.append(f"{spec.name}={value!r:.80}: {allowed.text} is allowed")
     return found
+
+
+def settle(options: Any, *conflicts: str) -> None:
+    """Make NumPy's numbers plain, then refuse all faults of a dataclass of options, and conflicts, in one line."""
+    for spec in fields(options):
+        object.__setattr__(options, spec.name, plain(getattr(options, spec.name)))
+    refuse([*faults(options), *conflicts])
 
 
 def refuse(found: Iterable[str]) -> None:

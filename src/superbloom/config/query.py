@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from superbloom.config.option import SEED, faults, option, refuse, whole
+from superbloom.config.option import SEED, Allowed, option, settle, whole
 from superbloom.errors import InputError, check_whole
 
 
@@ -16,6 +16,9 @@ class HeadOptions:
 
     precision: Literal["fp32", "bf16", "int8"] = option("fp32", "How output weights are held: fp32, bf16 or int8.")
     prior: bool = option(True, "Weigh in how frequent names are.")
+
+    def __post_init__(self) -> None:
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class EvaluateOptions(SearchOptions):
     split: Literal["train", "valid", "test"] = option("test", "Rows to evaluate on: train, valid or test.")
     rows: int | None = option(None, "Use only this number of rows of the split.", whole(1))
     draws: int | None = option(
-        None, "Hidden elements in all, several of a row if need be.", whole(1), shown_default="one per row"
+        None, "Number of hidden elements; rows repeat if there are fewer rows.", whole(1), shown_default="one per row"
     )
     seed: int = option(0, "Which element of each row is hidden.", SEED)
     yardsticks: bool = option(True, "Compare with popularity and co-occurrence.")
@@ -76,7 +79,7 @@ class EvaluateOptions(SearchOptions):
     )
 
     def __post_init__(self) -> None:
-        refuse(faults(self))
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,4 +94,9 @@ class RecommendOptions:
 class ExtendOptions:
     """New names in a trained model."""
 
-    reserve: float = option(0.25, "How much fuller a bucket may become, as a share of alpha.")
+    reserve: float = option(
+        0.25, "How much fuller a bucket may become, as a share of alpha.", Allowed(0, 10, "0 to 10", is_whole=False)
+    )
+
+    def __post_init__(self) -> None:
+        settle(self)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
-from superbloom.config.option import Allowed, faults, make, option, refuse, whole
+from superbloom.config.option import Allowed, make, option, settle, whole
 
 T = TypeVar("T")
 
@@ -40,15 +40,6 @@ def _memory(help: str, low: int) -> int:
     return value
 
 
-def _check(options: Any, *conflicts: str) -> None:
-    """Make NumPy's integers plain ones, which JSON can hold, then refuse all faults in one line."""
-    for spec in fields(options):
-        value = getattr(options, spec.name)
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            object.__setattr__(options, spec.name, int(value))
-    refuse([*faults(options), *conflicts])
-
-
 @dataclass(frozen=True, kw_only=True)
 class SequencesOptions:
     """Text files with one sequence of names per line."""
@@ -61,7 +52,7 @@ class SequencesOptions:
     min_count: int = option(1, "Leave out names that occur less often.", whole(1))
 
     def __post_init__(self) -> None:
-        _check(self, *([] if self.sep else ["sep='': a tab, ' ', ',' or another text is allowed"]))
+        settle(self, *([] if self.sep else ["sep='': a tab, ' ', ',' or another text is allowed"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +79,7 @@ class InteractionsOptions:
             if isinstance(place := getattr(self, name), Integral):  # the number of a column
                 object.__setattr__(self, name, str(place))
         untimed = self.split == "time" and self.time is None
-        _check(self, *(["split='time' needs a column of times; name it: --time timestamp"] if untimed else []))
+        settle(self, *(["split='time' needs a column of times; name it: --time timestamp"] if untimed else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +100,7 @@ class WikipediaOptions:
     memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
 
     def __post_init__(self) -> None:
-        _check(self)
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,4 +120,4 @@ class TextOptions:
     memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)
 
     def __post_init__(self) -> None:
-        _check(self)
+        settle(self)

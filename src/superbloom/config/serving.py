@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from superbloom.config.option import POSITIVE, faults, option, refuse, whole
+from superbloom.config.option import POSITIVE, option, settle, whole
 from superbloom.errors import InputError, check_key
 
 MIN_KEY_LENGTH = 16  # characters, if other machines can guess keys
@@ -45,9 +45,9 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        refuse(faults(self))
+        settle(self)
         if not self.api_key and self.api_key is not None:
-            raise InputError("the API key is empty; give one of some length, or none at all")
+            raise InputError("the API key is empty; give a longer key, or leave it out")
         check_key(self.api_key)
         if not self.is_local and self.api_key is not None and len(self.api_key) < MIN_KEY_LENGTH:
             raise InputError(

@@ -87,8 +87,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON.
 
-    Give options as EvaluateOptions or as keywords; keywords win. There are no yardsticks with filter_seen, and only the
-    cheap ones for text. progress is called with the number of rows after each chunk.
+    Give options as EvaluateOptions or as keywords; keywords win. There are no yardsticks with filter_seen, and only
+    the fast ones for text. progress is called with the number of rows after each chunk.
     """
     asked = make(EvaluateOptions, (vars(options) if options else {}) | given)
     check_vocabulary(predictor.model, corpus)

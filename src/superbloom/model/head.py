@@ -96,6 +96,7 @@ def _int8(weight: Tensor) -> Product:
     return product
 
 
+BYTES_PER_WEIGHT = {"fp32": 4, "bf16": 2, "int8": 1}
 # The product of each precision; for fp32, the network's own is used.
 PRODUCTS: dict[str, Callable[[Tensor], Product] | None] = {
     "fp32": None,

@@ -97,7 +97,7 @@ class _FullSoftmax(torch.autograd.Function):
 
 
 class _Group:
-    """A softmax over weight (tokens, d). Logits are written to `room`, as many tokens at a time as it is wide.
+    """A softmax over weight (tokens, d). Logits are written to `room`; its width is the number of tokens at a time.
 
     negatives: the token of each row, for sampled rows; a query does not see rows of its own target.
     """

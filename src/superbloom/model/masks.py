@@ -21,7 +21,7 @@ from torch import Tensor
 
 from superbloom.special import Special
 
-NO_PLACE = -1  # the place of an element that stands nowhere
+NO_PLACE = -1  # the place of an element without a position
 
 
 class Reading(NamedTuple):

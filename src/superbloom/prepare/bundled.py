@@ -3,7 +3,7 @@
     python -m superbloom.prepare.bundled enwik8.xz      rebuilds data/enwik8-links.tsv.xz, byte for byte
 
 enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md names its authors. Most
-link targets have no page in this slice and are kept all the same. The 20,000 most frequent targets are kept.
+link targets have no page in this slice; they are kept nevertheless. Only the 20,000 most frequent targets are kept.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from superbloom.corpus import Corpus
 from superbloom.errors import InputError
+from superbloom.prepare.corpus import Corpus
 from superbloom.prepare.sequences import read_sequences
 from superbloom.prepare.wikipedia import prepare_wikipedia
 

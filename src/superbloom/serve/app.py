@@ -28,7 +28,7 @@ from superbloom.serve.service import Models, Served
 from superbloom.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-API_PATHS = ("/v1/", "/health", "/ready", "/metrics", "/openapi.json")  # they start so
+API_PATHS = ("/v1/", "/health", "/ready", "/metrics", "/openapi.json")  # prefixes of the paths of the API
 
 
 class Page(Mount):

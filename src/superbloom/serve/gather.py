@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from superbloom.config import Settings
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -54,8 +56,8 @@ class Gatherer(Generic[Item, Result]):
         self,
         work: Callable[[Sequence[Item]], Sequence[Result]],
         *,
-        max_rows: int = 64,
-        max_waiting: int = 512,
+        max_rows: int = Settings.batch,
+        max_waiting: int = Settings.queue,
         watch: Callable[[int, float], None] = lambda _rows, _seconds: None,
     ) -> None:
         self._work, self._watch = work, watch

@@ -23,7 +23,7 @@ from typing import Any
 
 import uvicorn
 
-from superbloom.config import Settings
+from superbloom.config import HeadOptions, Settings
 from superbloom.errors import InputError
 from superbloom.predict import Predictor
 from superbloom.serve.app import make_app
@@ -45,8 +45,8 @@ def serve(
     folder: Path,
     settings: Settings,
     *,
-    precision: str = "fp32",
-    prior: bool = True,
+    precision: str = HeadOptions.precision,
+    prior: bool = HeadOptions.prior,
     copy: bool = False,
     report: Path | None = None,
     browser: bool = False,

@@ -49,7 +49,7 @@ class AtomicCheckpoints(CheckpointIO):
 
 
 def _write(checkpoint: dict[str, Any], stream: BinaryIO) -> None:
-    """torch.save, but a failing disk raises its OSError. torch hides it behind a complaint of its own."""
+    """torch.save, but a failing disk raises its OSError. torch would replace it with another error."""
     try:
         torch.save(checkpoint, stream)
     except RuntimeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superbloom.config import ModelConfig, Settings, TrainConfig
 from superbloom.model import piece_shape
+from superbloom.model.head import BYTES_PER_WEIGHT
 from superbloom.model.masks import SCHEMES
 from superbloom.training.limits import BYTES_PER_COPY
 
@@ -45,8 +46,7 @@ def serve_memory(config: ModelConfig, size: int) -> dict[str, int]:
     batch = Settings().batch
     fixed = PROGRAM_BYTES + _tables(config) + 4 * (config.num_ids * config.num_hashes + 2 * config.num_ids)
     fixed += 2 * 4 * batch * config.num_hashes * config.output_buckets * softmaxes_joined(config)
-    held = {"fp32": 4, "bf16": 2, "int8": 1}
-    return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in held.items()}
+    return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in BYTES_PER_WEIGHT.items()}
 
 
 def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:

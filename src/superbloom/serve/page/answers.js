@@ -1,4 +1,4 @@
-// The answers as lists with bars, one list a mask. An answer opens into why it is one.
+// The answers as lists with bars, one list per mask. An answer opens to show its reasons.
 
 import { MASK, el, nameOf, percentRange, plural, spoken } from "./dom.js";
 import { whyOf } from "./why.js";
@@ -142,7 +142,7 @@ export class Answers {
     }
   }
 
-  // The list was made anew: the focus goes to the same answer, or else to the one of the same rank.
+  // The list was rebuilt: the focus goes to the same answer, or else to the one of the same rank.
   refocus(key) {
     const [what, mask, rank, ...name] = key.split(" ");
     const now = [...this.node.querySelectorAll("[data-key]")];

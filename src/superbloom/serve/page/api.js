@@ -44,7 +44,7 @@ async function once(path, body, signal) {
   }
 }
 
-// A proxy in between may answer with a page of its own.
+// A proxy in between may answer with its own page.
 function parsed(text) {
   try {
     return JSON.parse(text);
@@ -53,7 +53,7 @@ function parsed(text) {
   }
 }
 
-// onWait(line) tells what is being waited for, and onWait("") that it is over.
+// onWait(line) reports what the call waits for, and onWait("") that the wait is over.
 export async function call(path, { body, signal, onWait = () => {} } = {}) {
   for (let attempt = 1; ; attempt += 1) {
     const { response, data } = await once(path, body, signal);

@@ -4,7 +4,7 @@ import { key } from "./api.js";
 import { copyButton, el, factsOf, tableOf } from "./dom.js";
 
 const METHODS = ["get", "post", "put", "delete"];
-const DEEPEST = 4; // objects within objects that are told
+const DEEPEST = 4; // levels of nested objects that are shown
 
 export function apiOf(document_, query) {
   const operations = Object.entries(document_.paths ?? {}).flatMap(([path, item]) =>
@@ -57,7 +57,7 @@ function operationOf({ method, path, summary, description, parameters, requestBo
   ];
   const good = Object.entries(responses ?? {}).find(([status]) => status.startsWith("2"))?.[1];
   const answered = fieldsOf(bodyOf(good, root), root).map((field) => ({ ...field, note: null })); // all are there
-  const told = Object.entries(responses ?? {}).map(([status, one]) => [status, coded(resolve(one, root).description)]);
+  const codes = Object.entries(responses ?? {}).map(([status, one]) => [status, coded(resolve(one, root).description)]);
   return el(
     "details",
     { class: "operation" },
@@ -72,7 +72,7 @@ function operationOf({ method, path, summary, description, parameters, requestBo
     ),
     fields.length > 0 && fieldsTable(`What ${path} takes`, "Field", fields, root),
     answered.length > 0 && fieldsTable(`What ${path} answers`, "Answer", answered, root),
-    factsOf(told),
+    factsOf(codes),
   );
 }
 

@@ -112,7 +112,7 @@ export class Certificate {
           el(
             "p",
             { class: "small soft" },
-            "A bucket opens by its most frequent member, so ids that were opened may lie in the corner too.",
+            "A bucket opens by its most frequent member, so the corner may also hold ids that were opened.",
           ),
         allScored(certificate) &&
           certificate.num_buckets > once &&
@@ -244,7 +244,7 @@ export class Certificate {
   numbers({ certificate, predictions }) {
     const { edges, opened, kth, bound, num_buckets: buckets } = certificate;
     const open = allScored(certificate);
-    const told = (many, j) =>
+    const openedText = (many, j) =>
       open ? `all ${count(buckets)} buckets` : `${plural(many, "bucket")} with more than ${number(edges[j])}`;
     const answers = this.points.filter(({ answer }) => answer).slice(0, MOST_ROWS);
     return el(
@@ -252,7 +252,7 @@ export class Certificate {
       {},
       el("summary", {}, "The picture in numbers"),
       factsOf([
-        ...opened.map((many, j) => [`Hash ${j + 1}`, told(many, j)]),
+        ...opened.map((many, j) => [`Hash ${j + 1}`, openedText(many, j)]),
         ["An unopened id scores at most", open ? "there is none" : number(bound)],
         [`The last of ${count(predictions.length)} answers scores`, kth === null ? "anything gets in" : number(kth)],
       ]),

@@ -90,7 +90,7 @@ export class Plane {
     );
   }
 
-  // What was opened, and the corner that was not; of that corner, in warning, what lies above the line.
+  // What was opened, and the corner that was not. The part of that corner above the line has the colour of a warning.
   regions() {
     const { left, right, top, bottom } = this.box;
     const all = `M${left},${top}H${right}V${bottom}H${left}Z`;

@@ -100,7 +100,7 @@ function othersOf({ ndcg, mrr, certified, token_recall_at_1: tokens }) {
   return factsOf(facts);
 }
 
-// A line for each k that was measured; of the same k always of the same style.
+// A line for each k that was measured; the same k always has the same style.
 function recalls(rows) {
   const lines = SIZES.map((k, style) => ({
     label: `rec@${k}`,

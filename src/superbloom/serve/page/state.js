@@ -39,7 +39,7 @@ export function format(state) {
   return `#${out}`;
 }
 
-// Holds the state; change() writes the address and tells the listener, and so does going back or forward.
+// Holds the state. change() writes the address and calls the listener; going back or forward also calls it.
 export class Store {
   constructor(limits, fallback, listener) {
     this.limits = limits;
@@ -57,7 +57,7 @@ export class Store {
     return location.hash.length > 1 ? state : { ...state, ...this.fallback };
   }
 
-  // replace: for what nobody would want to go back through. Of letters typed in a row, only the first is a step.
+  // replace: for changes that nobody wants to go back through. Only the first of several typed letters is a step.
   change(patch, { replace = false, typing = false } = {}) {
     replace ||= typing && this.typing;
     this.typing = typing;

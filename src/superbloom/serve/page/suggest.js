@@ -59,7 +59,7 @@ export class Suggest {
       const names = await this.complete(this.input.value.trimStart(), MOST, signal);
       if (!signal.aborted) this.open(names);
     } catch {
-      // Without a list one can still type a whole name; what failed is told when it is used.
+      // Without a list, a whole name can still be typed; the query then reports what failed.
       if (!signal.aborted) this.close();
     }
   }
