@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from superbloom.training.calibrate import DRAWS_PER_ROW, MAX_HIDDEN_ELEMENTS, TEMPERATURES, WEIGHTS, calibrate
 
 from superbloom import Corpus, Superbloom
 from superbloom.config.model import ModelConfig
@@ -20,7 +21,6 @@ from superbloom.model.prior import Prior, surplus, training_counts
 from superbloom.predict import Predictor
 from superbloom.search.scoring import Bonus
 from superbloom.special import Special
-from superbloom.training.calibrate import DRAWS_PER_ROW, MAX_HIDDEN_ELEMENTS, TEMPERATURES, WEIGHTS, calibrate
 
 
 def plain_surplus(counts, table) -> np.ndarray:
