@@ -52,6 +52,7 @@ def top_k(
     exclude, allow: ids (−1 fills) or masks over the catalogue; one for all queries, or a row for each query.
     min_score: ids with a lower score are left out. The score of a posterior is the logarithm of the probability.
 
+    >>> import torch
     >>> bloom = BloomHash.random(num_ids=200_000, num_hashes=2, alpha=20, seed=1)
     >>> log_probs = (3 * torch.randn(1, 2, 10_000, generator=torch.manual_seed(0))).log_softmax(-1)
     >>> found = top_k(log_probs, bloom, k=3)
@@ -99,6 +100,7 @@ def top_k(
 def exhaustive(log_probs: Tensor, bloom: BloomHash, k: int | Tensor, **options: Any) -> TopK:
     """The same answer by scoring every id; takes the options of top_k except beam and max_rounds.
 
+    >>> import torch
     >>> bloom = BloomHash.random(num_ids=10, num_hashes=2, alpha=2)
     >>> int(exhaustive(torch.zeros(1, 2, 5).log_softmax(-1), bloom, k=3).scored)
     10
