@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from superbloom.hashing import BloomHash
-from superbloom.ranking import EMPTY_KEY, best_keys, keys_of, scores_of
+from superbloom.ranking import EMPTY_KEY, LOWEST_SCORE, best_keys, keys_of, scores_of
 from superbloom.search.opening import Limits, Opening
 from superbloom.search.queries import Queries
 from superbloom.search.scoring import IdPrior
 
 EXTRA_CANDIDATES = 32  # ids beyond k whose probability is computed first
 CANDIDATE_GROWTH = 4  # factor of their number, while another id may be among the k best
-SLACK = 1e-5  # of bounds, which round
+SLACK = 1e-5  # of bounds, relative to their size, because they round
+UNDERFLOW = 1e-37  # probabilities below it have few digits in float32, or none
 LOWEST = torch.finfo(torch.double).min  # stands for −inf, so that differences are numbers
 
 
@@ -50,7 +51,10 @@ class PosteriorSearch(Opening):
         self.surplus = (prior or IdPrior.uniform(self.bloom)).to(log_probs.device).surplus
 
     def bounds(self, values: Tensor) -> Tensor:
-        return values.logsumexp(dim=1) - math.log(values.shape[1]) + SLACK
+        bounds = values.logsumexp(dim=1) - math.log(values.shape[1])
+        size = bounds.abs().clamp_(min=1, max=-LOWEST_SCORE)
+        # −inf becomes the score that it has in keys: an id in closed buckets may tie with an id that was scored.
+        return (bounds + SLACK * size).clamp_(min=LOWEST_SCORE)
 
     def score(self, queries: Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:
         """Add the best members of newly opened buckets to the answers."""
@@ -97,7 +101,7 @@ class PosteriorSearch(Opening):
                 return
             kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
             needed = torch.fmax(kth, queries.floor).exp()
-            if bool((best.values[:, count] * (1 + SLACK) < needed).all()):
+            if bool((best.values[:, count] * (1 + SLACK) + UNDERFLOW < needed).all()):
                 return
             count = min(total, CANDIDATE_GROWTH * count)
 
