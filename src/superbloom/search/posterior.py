@@ -39,6 +39,20 @@ class _Known(NamedTuple):
     totals: Tensor
 
 
+class _Parts(NamedTuple):
+    """Some ids (q, c): log p_j of their buckets (q, c, m), their weights w (q, c), buckets and totals (q, c, m)."""
+
+    values: Tensor
+    weights: Tensor
+    buckets: Tensor
+    totals: Tensor
+
+    def terms(self) -> Tensor:
+        """log(p_j · share) of each hash, (q, c, m); −inf where nothing in a bucket has any weight."""
+        shares = (self.weights[..., None] - self.totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
+        return self.values.double() + shares
+
+
 class PosteriorSearch(Opening):
     """Finds the ids of highest probability.
 
@@ -83,7 +97,7 @@ class PosteriorSearch(Opening):
         known = _Known(order.values, totals.gather(2, order.indices))
         self._keep_best(queries, upper.masked_fill(~new, -1.0).flatten(1), ids.view(q, -1), known)
 
-    def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor, known: _Known | None) -> None:
+    def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor, known: _Known) -> None:
         """Add ids (q, any) to the answers, those with the highest upper bounds first, until the k best are found.
 
         upper is the most that the probability of an id can be; −1 leaves the id out.
@@ -93,9 +107,7 @@ class PosteriorSearch(Opening):
         while True:
             best = upper.topk(min(count + 1, total), dim=1)
             limits, chosen = best.values[:, :count], ids.gather(1, best.indices[:, :count])
-            keys = torch.where(
-                limits >= 0, keys_of(self.log_probability(queries.number, chosen, known), chosen), EMPTY_KEY
-            )
+            keys = self._keys(queries, chosen, limits >= 0, known, earlier)
             queries.best = torch.cat([earlier, keys], dim=1).topk(self.largest_k, dim=1).values
             if count >= total:
                 return
@@ -105,28 +117,52 @@ class PosteriorSearch(Opening):
                 return
             count = min(total, CANDIDATE_GROWTH * count)
 
-    def log_probability(self, queries: Tensor, ids: Tensor, known: _Known | None = None) -> Tensor:
-        """log p(s) of ids (q, c) for queries (q,), float32."""
-        return self.log_contributions(queries, ids, known).logsumexp(-1).float()
+    def _keys(self, queries: Queries, ids: Tensor, is_permitted: Tensor, known: _Known, earlier: Tensor) -> Tensor:
+        """Keys of permitted ids (q, c), except those that cannot be among the k best whatever their other buckets."""
+        parts = self._parts(queries.number, ids, known)
+        is_unknown = parts.totals.isnan()
+        terms = parts.terms()
+        low = terms.masked_fill(is_unknown, -torch.inf).logsumexp(-1).masked_fill(~is_permitted, -torch.inf)
+        high = torch.where(is_unknown, parts.values.double(), terms).logsumexp(-1)
+        before = torch.where(earlier == EMPTY_KEY, -torch.inf, scores_of(earlier)).double()
+        best = torch.cat([before, low - math.log(len(self.hashes))], dim=1).topk(self.largest_k, dim=1).values
+        needed = best.gather(1, queries.k[:, None] - 1) - SLACK
+        can_enter = is_permitted & (high - math.log(len(self.hashes)) >= needed)
+        self._sum_buckets(queries.number, parts, is_unknown & can_enter[..., None])
+        scores = parts.terms().logsumexp(-1) - math.log(len(self.hashes))
+        has_key = is_permitted & ~parts.totals.isnan().any(-1)
+        return torch.where(has_key, keys_of(scores.float(), ids), EMPTY_KEY)
 
-    def log_contributions(self, queries: Tensor, ids: Tensor, known: _Known | None = None) -> Tensor:
-        """What each hash adds to p(s), as logarithms (q, c, m) in float64; `known` buckets are not summed again."""
+    def log_probability(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """log p(s) of ids (q, c) for queries (q,), float32."""
+        return self.log_contributions(queries, ids).logsumexp(-1).float()
+
+    def log_contributions(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """What each hash adds to p(s), as logarithms (q, c, m) in float64."""
+        parts = self._parts(queries, ids, None)
+        self._sum_buckets(queries, parts, parts.totals.isnan())
+        return parts.terms() - math.log(len(self.hashes))
+
+    def _parts(self, queries: Tensor, ids: Tensor, known: _Known | None) -> _Parts:
+        """What is known about ids (q, c); the totals of buckets that are not known are NaN."""
         q, c = ids.shape
-        m = len(self.hashes)
-        values, weights = self._weights(queries, ids)  # (q, c, m), (q, c)
-        buckets = self.bloom.table.index_select(0, ids.flatten()).view(q, c, m).long().transpose(1, 2).contiguous()
-        totals = torch.full((q, m, c), torch.nan, dtype=torch.double, device=ids.device)
+        values, weights = self._weights(queries, ids)
+        buckets = self.bloom.table.index_select(0, ids.flatten()).view(q, c, len(self.hashes)).long()
+        totals = torch.full(buckets.shape, torch.nan, dtype=torch.double, device=ids.device)
         if known is not None:
-            at = torch.searchsorted(known.buckets, buckets).clamp_(max=known.buckets.shape[2] - 1)
-            is_known = known.buckets.gather(2, at) == buckets
-            totals = torch.where(is_known, known.totals.gather(2, at), totals)
-        query, hash_, column = totals.isnan().nonzero(as_tuple=True)
+            by_hash = buckets.transpose(1, 2).contiguous()
+            at = torch.searchsorted(known.buckets, by_hash).clamp_(max=known.buckets.shape[2] - 1)
+            is_known = known.buckets.gather(2, at) == by_hash
+            totals = torch.where(is_known, known.totals.gather(2, at), torch.nan).transpose(1, 2)
+        return _Parts(values, weights, buckets, totals)
+
+    def _sum_buckets(self, queries: Tensor, parts: _Parts, which: Tensor) -> None:
+        """Sum the weights of the members of some buckets (q, c, m), in place."""
+        query, column, hash_ = which.nonzero(as_tuple=True)
         if len(query):
-            members, inside = self.members(hash_, buckets[query, hash_, column])
-            others = self._weights(queries[query], members)[1].masked_fill(~inside, -torch.inf)
-            totals[query, hash_, column] = _log_sum(others)
-        shares = (weights[:, None] - totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf).transpose(1, 2)
-        return values.double() + shares - math.log(m)
+            members, inside = self.members(hash_, parts.buckets[query, column, hash_])
+            weights = self._weights(queries[query], members)[1].masked_fill(~inside, -torch.inf)
+            parts.totals[query, column, hash_] = _log_sum(weights)
 
     def _weights(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """log p_j of the buckets of ids (q, …): (q, …, m), and w of each id in float64: (q, …)."""
