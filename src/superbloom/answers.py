@@ -96,10 +96,10 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The parts of each prediction, and the proof for all of them."""
+    """The parts of each prediction, and the proof for all of them; None if scores are not probabilities."""
 
     why: list[Why]
-    certificate: Certificate
+    certificate: Certificate | None
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def explain(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_probs:
     log_probs (1 + elements, masks, m, buckets) are of the whole context, then of the context without each element.
     """
     ids, log_probs = ids.cpu(), log_probs[:, mask].cpu()
-    return Explanation(_why(searcher, query, ids, log_probs), _certificate(searcher, query, mask, ids, log_probs[0]))
+    has_proof = searcher.is_posterior(query.options.combine)
+    certificate = _certificate(searcher, query, mask, ids, log_probs[0]) if has_proof else None
+    return Explanation(_why(searcher, query, ids, log_probs), certificate)
 
 
 def _why(searcher: Searcher, query: Query, ids: Tensor, log_probs: Tensor) -> list[Why]:
@@ -125,9 +127,9 @@ def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_p
     excluded = torch.zeros_like(is_open) if permitted is None else ~permitted[0]
     names = map(searcher.name, shown.tolist())
     columns = (names, *(part.tolist() for part in (values, is_open, is_answer, excluded)))
-    is_full, is_whole = len(ids) == query.k, bound == -torch.inf
+    is_full, is_whole, lowest = len(ids) == query.k, bound == -torch.inf, query.options.min_score or 0
     return Certificate(
-        math.exp(found.scores[0, query.k - 1]) if is_full else query.options.min_score,
+        math.exp(found.scores[0, query.k - 1]) if is_full else lowest if lowest > 0 else None,
         None if is_whole else math.exp(bound),
         None if is_whole else (edge.exp() / bloom.num_hashes).tolist(),
         opened.sum(dim=1).tolist(),

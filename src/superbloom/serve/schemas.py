@@ -146,7 +146,10 @@ class Search(BaseModel):
 
 
 class Mask(BaseModel):
-    """The answer for one mask. certified: no other name of the catalogue scores higher."""
+    """The answer for one mask. certified: no other name has a higher score under this model.
+
+    Scores are logarithms of probabilities. A model that ranks by the paper's sum has no certificate.
+    """
 
     certified: bool
     search: Search
