@@ -49,19 +49,18 @@ function logTicks(low, high, wanted) {
   const step = Math.max(1, Math.ceil(many / wanted));
   const factors = 3 * (many + 1) <= wanted ? [1, 2, 5] : [1];
   const found = [];
-  for (let power = first - 1; power <= last; power += 1) {
-    if ((last - power) % step) continue;
-    for (const factor of factors) if (factor * 10 ** power >= low && factor * 10 ** power <= high) found.push(factor * 10 ** power);
-  }
-  return found.map((value) => ({ value, text: precise(value, 1) }));
+  for (let power = last; power >= first - 1; power -= step) found.push(...factors.map((factor) => factor * 10 ** power));
+  const inside = found.filter((value) => value >= low && value <= high);
+  return inside.map((value) => ({ value, text: precise(value, 1) }));
 }
 
 export const kindOf = ({ answer, opened, excluded }) =>
   answer ? "answer" : excluded ? "out" : opened ? "seen" : "unseen";
 
 export class Plane {
-  // points: {name, x, y, opened, answer, excluded}, probabilities, no y with one hash;  edges: [x, y], null if all was
-  // opened;  line: what x + y (or x) has to be to get in, null if anything does;  enough: whether the edges are a proof.
+  // All values are probabilities. points: {name, x, y, opened, answer, excluded}, no y with one hash;  edges: [x, y],
+  // null if all was opened;  line: what x + y (or x) has to be to get in, null if anything does;
+  // enough: whether the edges are a proof.
   constructor({ points, edges, line, enough, bound, labels, title }, width) {
     Object.assign(this, { points, edges, line, enough, bound, labels });
     this.flat = labels.length === 1;
