@@ -121,7 +121,7 @@ def _what(model: Model) -> str:
     return (
         f"A Superbloom over {config.num_ids:,} {kind}{second}: a Transformer that reads each of them as "
         f"{config.num_hashes} of {config.num_tokens:,} tokens, and answers a `[MASK]` with the best of the whole "
-        f"catalogue, with the proof that no other scores higher. The most frequent are: {names}."
+        f"catalogue, with the proof that no other is more likely under this model. The most frequent are: {names}."
     )
 
 
