@@ -275,11 +275,11 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),
         (
             "predict model Copenhagen --combine mean",
-            "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed",
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash, or a function are allowed",
         ),
         (
             "predict model Oslo --combine 0.7",
-            "combine='0.7' given; sum, min, max, a weight for each hash, or a function",
+            "combine='0.7' given; posterior, sum, min, max, a weight for each hash, or a function",
         ),
         ("predict model Oslo --combine 0.7,x", "combine='0.7,x' given; numbers with commas between them are weights"),
         (

@@ -43,7 +43,7 @@ def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
     """
     if isinstance(combine, str):
         if combine not in COMBINES:
-            known = ", ".join(COMBINES)
+            known = ", ".join(["posterior", *COMBINES])
             raise InputError(f"combine={combine!r} given; {known}, a weight for each hash, or a function are allowed")
         return COMBINES[combine]
     if callable(combine):
@@ -126,7 +126,7 @@ class IdPrior:
         prior /= total
         for buckets in bloom.table.T.long():
             of_bucket = torch.zeros(bloom.num_buckets, dtype=torch.double, device=prior.device)
-            surplus -= of_bucket.index_add_(0, buckets, prior).log()[buckets]
+            surplus -= of_bucket.index_add_(0, buckets, prior).clamp_(min=1 / total).log()[buckets]
         return cls(surplus.float())
 
     @classmethod
