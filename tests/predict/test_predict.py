@@ -183,7 +183,11 @@ def test_more_names_than_there_are_gives_all(superbloom):
         (["ring 1 name 2"], {"allow": []}, "allow holds no name; give at least one, or leave it out"),
         (["ring 1 name 2"], {"min_score": float("nan")}, "min_score=nan given; a number"),
         (["ring 1 name 2"], {"combine": [1.0]}, r"combine=\[1.0\] given; a positive weight for each of the 2 hashes"),
-        (["ring 1 name 2"], {"combine": "mean"}, "combine='mean' given; posterior, sum, min, max, a weight for each hash"),
+        (
+            ["ring 1 name 2"],
+            {"combine": "mean"},
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash",
+        ),
         (["ring 1 name 2"], {"beam": 0}, "beam=0 given"),
         (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
         ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),

@@ -28,7 +28,10 @@ NAN, INF = float("nan"), float("inf")
         ({"k": torch.tensor(3)}, "k=tensor(3) given; a whole number, or one for each of the 2 queries, is allowed"),
         ({"k": torch.tensor([1.0, 2.0])}, "k=a tensor of shape (2,) given; a whole number, or one for each of the 2"),
         ({"k": torch.tensor([True, True])}, "k=a tensor of shape (2,) given; a whole number, or one for each of the 2"),
-        ({"combine": "mean"}, "combine='mean' given; posterior, sum, min, max, a weight for each hash, or a function are allowed"),
+        (
+            {"combine": "mean"},
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash, or a function are allowed",
+        ),
         ({"combine": [1.0]}, "combine=[1.0] given; a positive weight for each of the 2 hashes is allowed"),
         ({"combine": [1, 2, 3]}, "combine=[1, 2, 3] given; a positive weight for each of the 2 hashes is allowed"),
         ({"combine": [0.0, 1.0]}, "combine=[0.0, 1.0] given; a positive weight for each of the 2 hashes is allowed"),
