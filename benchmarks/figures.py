@@ -268,7 +268,7 @@ def _plane(axes: Axes, proof: Certificate, high: list[float]) -> None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, 1))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 1))
     axes.fill_between([left, x], bottom, y, color="#e3e6e8", lw=0)
-    axes.annotate("not opened", (x, y), (4, -14), textcoords="offset points", color="#5b6469")
+    axes.annotate("not opened", (0, y), (4, -14), textcoords="offset points", color="#5b6469")
     for score, line, colour in ((proof.bound, "--", RED), (proof.kth, "-", BLUE)):
         axes.plot([left, right], [score - left, score - right], line, color=colour, lw=1.6)
     axes.plot([x], [y], "s", color=RED, ms=8)
