@@ -292,3 +292,17 @@ def test_a_bound_allows_for_its_rounding_and_little_more(m, size):
     exact = values.double().logsumexp(1) - math.log(m)
     assert (bounds > exact.float()).all()
     assert (bounds < exact + 2e-5 * exact.abs().clamp(min=1)).all()
+
+
+@pytest.mark.parametrize("size", [3.0, 400.0])
+def test_a_ranking_of_all_ids_is_the_same_on_one_scale_and_on_many(size, monkeypatch):
+    """Exponentials of one scale vanish where log-probabilities lie far apart; each bucket then has its own scale."""
+    bloom = BloomHash.random(300, 2, 5, seed=1)
+    log_probs = (size * torch.randn(4, 2, bloom.num_buckets, generator=torch.manual_seed(2))).log_softmax(-1)
+    found = exhaustive(log_probs, bloom, 300)
+    monkeypatch.setattr("superbloom.search.posterior.MAX_RANGE_NATS", -1.0)
+    other = exhaustive(log_probs, bloom, 300)
+    assert torch.allclose(found.scores, other.scores, rtol=1e-6)
+    assert bool((found.scores > -torch.inf).all())
+    if size == 3.0:
+        assert torch.equal(found.ids, other.ids)

@@ -29,6 +29,7 @@ EXTRA_CANDIDATES = 32  # ids beyond k whose probability is computed first
 CANDIDATE_GROWTH = 4  # factor of their number, while another id may be among the k best
 SLACK = 1e-5  # of bounds, relative to their size, because they round
 UNDERFLOW = 1e-37  # probabilities below it have few digits in float32, or none
+MAX_RANGE_NATS = 600.0  # of weights whose exponentials float64 holds side by side
 LOWEST = torch.finfo(torch.double).min  # stands for −inf, so that differences are numbers
 
 
@@ -194,16 +195,28 @@ class PosteriorSearch(Opening):
         weights = self.surplus.double()
         for values, column in zip(log_probs, bloom.columns, strict=True):
             weights += values.index_select(0, column)
-        total = None
+        largest = weights.max()
+        smallest = torch.where(weights == -torch.inf, largest, weights).min()
+        if not bool(largest - smallest < MAX_RANGE_NATS):
+            return self._all_scores_of_any_range(log_probs, weights)
+        weights.sub_(largest).exp_()
+        total = torch.zeros_like(weights)
+        for values, column, order, starts in zip(log_probs, bloom.columns, bloom.order, bloom.starts, strict=True):
+            sums = torch.segment_reduce(weights.index_select(0, order), "sum", offsets=starts)
+            total += (values.double().exp_() / sums).index_select(0, column)
+        return (weights.mul_(total) / len(log_probs)).log_().nan_to_num_(nan=-torch.inf).float()
+
+    def _all_scores_of_any_range(self, log_probs: Tensor, weights: Tensor) -> Tensor:
+        """The same where exponentials of the weights (num_ids,) would vanish: each bucket has its own scale."""
+        bloom, terms = self.bloom, []
         for values, column, order, starts in zip(log_probs, bloom.columns, bloom.order, bloom.starts, strict=True):
             members = weights.index_select(0, order)
             top = torch.segment_reduce(members, "max", offsets=starts).clamp(min=LOWEST)
             parts = (members - top.repeat_interleave(starts.diff())).exp_()
             sums = torch.segment_reduce(parts, "sum", offsets=starts).log() + top
-            term = (values - sums).index_select(0, column)
-            total = term if total is None else torch.logaddexp(total, term)
-        assert total is not None
-        return (weights + total - math.log(len(log_probs))).nan_to_num_(nan=-torch.inf).float()
+            terms.append((values - sums).index_select(0, column))
+        total = weights + torch.stack(terms).logsumexp(0) - math.log(len(log_probs))
+        return total.nan_to_num_(nan=-torch.inf).float()
 
 
 def _log_sum(weights: Tensor) -> Tensor:
