@@ -46,12 +46,14 @@ def ranks(
     beam: int | None = None,
     max_rounds: int | None = None,
     both: bool = False,
+    with_probabilities: bool = True,
     filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ranks:
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
-    both: also rank by the paper's sum over hashes. filter_seen: leave out ids that precede the hidden one in its row.
+    both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0; validation needs ranks alone.
+    filter_seen: leave out ids that precede the hidden one in its row.
     """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
@@ -63,8 +65,10 @@ def ranks(
         rank = by_sum = _rank_of(targets, top)
         if both and predictor.is_posterior(None):
             by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
-        hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
-        likely = predictor.log_probability(log_probs, top.ids).exp()
+        hidden, likely = torch.zeros(len(ids)), torch.zeros(top.ids.shape)
+        if with_probabilities:
+            hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
+            likely = predictor.log_probability(log_probs, top.ids).exp()
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
         columns = (hidden, top.certified, tokens, top.ids, likely)
         found.append((rank, by_sum, *(column.cpu().numpy() for column in columns)))

@@ -103,7 +103,7 @@ class TrainingCallback(L.Callback):
             with training.optimizer.averaged():
                 training.gather_sharded_weights()
                 if is_main_process():
-                    rank = ranks(self.predictor, self.held_out).rank
+                    rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
                     recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
                     highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
                     better, best = recall["recall_at_10"] > highest, recall["recall_at_10"] >= highest
