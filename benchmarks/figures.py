@@ -9,6 +9,7 @@ The same commit draws the same figures, on one thread. Tables and the card are w
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
-from matplotlib.ticker import MultipleLocator
+from matplotlib.ticker import PercentFormatter
 
 from benchmarks.beliefs import TRAINED, beliefs
 from superbloom import Superbloom
@@ -62,7 +63,7 @@ def main() -> None:
         trained = Superbloom(**OPTIONS).fit(corpus, quiet=True, **STEPS)
     trained.evaluate(corpus)
     model = trained.model
-    predictor = Predictor(model, prior=False)  # its scores are sums of log-probabilities alone
+    predictor = Predictor(model)
     figures = {
         "digests": digests(model),
         "sizes": sizes(),
@@ -238,16 +239,16 @@ def search(predictor: Predictor) -> Figure:
     figure, both = pyplot.subplots(1, 2, figsize=(WIDTH, 5.6), layout="constrained")
     widths = range(2, predictor.model.target_bloom.num_buckets)
     log_probs, bloom = _log_probs(predictor)[None], predictor.model.target_bloom
-    enough = next(width for width in widths if bool(top_k(log_probs, bloom, BEST, beam=width, max_rounds=1).certified))
+    search_with = partial(top_k, log_probs, bloom, BEST, prior=predictor.id_prior, max_rounds=1)
+    enough = next(width for width in widths if bool(search_with(beam=width).certified))
     proofs = [_certificate(predictor, beam=width, max_rounds=1) for width in (max(2, enough // 2), enough)]
     best = sorted((point for point in proofs[1].points if point.answer), key=lambda point: -sum(point.values))
-    low = [min(proofs[1].edges[j], *(point.values[j] for point in best)) - 2.2 for j in (0, 1)]
-    high = [max(point.values[j] for proof in proofs for point in proof.points) + 0.5 for j in (0, 1)]
+    high = [1.1 * max(point.values[j] for proof in proofs for point in proof.points) for j in (0, 1)]
     for axes, proof in zip(both, proofs, strict=True):
-        _plane(axes, proof, low, high)
-    both[0].set_ylabel("log p₂")
+        _plane(axes, proof, high)
+    both[0].set_ylabel("what hash 2 adds")
     names = ", ".join(f"{i + 1} {point.name}" for i, point in enumerate(best))
-    figure.supxlabel(f"log p₁\n{names}", fontsize=12, linespacing=1.6)
+    figure.supxlabel(f"what hash 1 adds to the probability\n{names}", fontsize=12, linespacing=1.6)
     return figure
 
 
@@ -258,16 +259,16 @@ def _certificate(predictor: Predictor, **options: Any) -> Certificate:
     return explanation.certificate
 
 
-def _plane(axes: Axes, proof: Certificate, low: list[float], high: list[float]) -> None:
+def _plane(axes: Axes, proof: Certificate, high: list[float]) -> None:
     assert proof.edges is not None
     assert proof.kth is not None
     assert proof.bound is not None
-    (left, bottom), (right, top), (x, y) = low, high, proof.edges
+    (left, bottom), (right, top), (x, y) = (0.0, 0.0), high, proof.edges
     axes.set(xlim=(left, right), ylim=(bottom, top))
-    axes.xaxis.set_major_locator(MultipleLocator(1))
-    axes.yaxis.set_major_locator(MultipleLocator(1))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, 1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 1))
     axes.fill_between([left, x], bottom, y, color="#e3e6e8", lw=0)
-    axes.text(left + 0.15, y - 0.35, "not opened", color="#5b6469")
+    axes.annotate("not opened", (0, y), (4, -14), textcoords="offset points", color="#5b6469")
     for score, line, colour in ((proof.bound, "--", RED), (proof.kth, "-", BLUE)):
         axes.plot([left, right], [score - left, score - right], line, color=colour, lw=1.6)
     axes.plot([x], [y], "s", color=RED, ms=8)
@@ -283,8 +284,8 @@ def _plane(axes: Axes, proof: Certificate, low: list[float], high: list[float]) 
     axes.text(0, 1.19, status, transform=axes.transAxes, weight="bold")
     opened = f"{proof.opened[0]} + {proof.opened[1]} of 2 × {proof.num_buckets:,} opened"
     axes.text(0, 1.13, opened, transform=axes.transAxes)
-    axes.text(0, 1.07, f"fifth best {_signed(proof.kth)}", transform=axes.transAxes, color=BLUE)
-    axes.text(0, 1.01, f"bound {_signed(proof.bound)}", transform=axes.transAxes, color=RED)
+    axes.text(0, 1.07, f"fifth best {proof.kth:.1%}", transform=axes.transAxes, color=BLUE)
+    axes.text(0, 1.01, f"bound {proof.bound:.1%}", transform=axes.transAxes, color=RED)
 
 
 def _signed(number: float) -> str:
@@ -297,7 +298,7 @@ def work() -> Figure:
     scored = []
     for num_ids in numbers:
         bloom = BloomHash.random(num_ids, 2, 20)
-        found = top_k(beliefs(bloom, 8, *TRAINED, seed=0), bloom, 20, max_rounds=4)
+        found = top_k(beliefs(bloom, 8, *TRAINED, seed=0), bloom, 20, combine="sum", max_rounds=4)
         assert bool(found.certified.all())
         scored.append(float(found.scored.float().mean()))
     figure, axes = pyplot.subplots(figsize=(WIDTH, 3.6), layout="constrained")
@@ -315,12 +316,13 @@ def work() -> Figure:
 
 
 def prior_table(model: Model) -> str:
-    """The best answers with and without the prior."""
-    lines = ["| | without the prior | | with it | |", "|---|---|---|---|---|"]
-    found = [Predictor(model, prior=prior).predict([*CONTEXT, MASK], 8)[0] for prior in (False, True)]
+    """The best answers by the paper's sum and by their probability."""
+    lines = ["| | the paper's sum | | the probability | |", "|---|---|---|---|---|"]
+    found = [Predictor(model).predict([*CONTEXT, MASK], 8, combine=combine)[0] for combine in ("sum", "posterior")]
     for i, pair in enumerate(zip(*found, strict=True)):
         counts = [model.target_vocab.count(model.target_vocab.id(one.name)) for one in pair]
-        cells = [f"{one.name} ({count:,}) | {_signed(one.score)}" for one, count in zip(pair, counts, strict=True)]
+        shown = [_signed(pair[0].score), f"{pair[1].probability:.1%}"]
+        cells = [f"{one.name} ({n:,}) | {value}" for one, n, value in zip(pair, counts, shown, strict=True)]
         lines.append(f"| {i + 1} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -23,8 +23,7 @@ from superbloom.config.model import ModelConfig
 from superbloom.hashing.bloom import BloomHash
 from superbloom.model.head import Head
 from superbloom.model.network import Network
-from superbloom.model.prior import Prior
-from superbloom.search.certified import exhaustive, top_k
+from superbloom.search import Bonus, IdPrior, exhaustive, top_k
 from tools.record import report, surroundings
 
 K = 20
@@ -69,28 +68,30 @@ def searches(num_ids: int, seconds: float) -> dict[str, Any]:
     inputs = {"trained": beliefs(bloom, 64, *TRAINED, seed=0), "weak": beliefs(bloom, 64, *WEAK, seed=0)}
     inputs["flat"] = torch.zeros_like(inputs["weak"]).log_softmax(-1)
     counts = torch.from_numpy(np.random.default_rng(0).permutation(num_ids) + 1)
-    bonus = Prior((num_ids / counts).int(), 0.75, 2.0).bonus(bloom)
+    prior = IdPrior.of((num_ids / counts).int(), bloom)
+    bonus = Bonus.of(0.75 * prior.surplus, bloom)
     gather = num_ids <= 20_000_000
     columns = bloom.columns.long() if gather else bloom.columns
     for name, log_probs in inputs.items():
         if name == "flat":
             log_probs = log_probs[: 64 if num_ids <= 5_281_889 else 2]
-        found = top_k(log_probs, bloom, K)
+        found = top_k(log_probs, bloom, K, combine="sum")
         assert bool(found.certified.all())
-        some = exhaustive(log_probs[:2], bloom, K)
+        some = exhaustive(log_probs[:2], bloom, K, combine="sum")
         assert torch.equal(found.ids[:2], some.ids)
-        beam = top_k(log_probs, bloom, K, beam=20, max_rounds=1)
+        beam = top_k(log_probs, bloom, K, combine="sum", beam=20, max_rounds=1)
         result = {"width": found.width.float().mean().item(), "scored": found.scored.float().mean().item()}
         result["beam_20_certified"] = beam.certified.float().mean().item()
         for batch in (1, 64) if name != "flat" or num_ids <= 5_281_889 else (1,):
             part = log_probs[:batch].contiguous()
             ways: dict[str, Callable[[], object]] = {
-                "exact": lambda part=part: top_k(part, bloom, K),
-                "beam 20": lambda part=part: top_k(part, bloom, K, beam=20, max_rounds=1),
-                "exact with prior": lambda part=part: top_k(part, bloom, K, bonus=bonus),
+                "exact": lambda part=part: top_k(part, bloom, K, combine="sum"),
+                "beam 20": lambda part=part: top_k(part, bloom, K, combine="sum", beam=20, max_rounds=1),
+                "exact with prior": lambda part=part: top_k(part, bloom, K, combine="sum", bonus=bonus),
+                "posterior": lambda part=part: top_k(part, bloom, K, prior=prior),
             }
             if batch == 1 or num_ids <= 5_281_889:
-                ways["rank every id"] = lambda part=part: exhaustive(part, bloom, K)
+                ways["rank every id"] = lambda part=part: exhaustive(part, bloom, K, combine="sum")
                 if gather:
                     ways["gather and topk"] = lambda part=part: gather_and_topk(part, columns)
             result[f"batch {batch}"] = race(ways, seconds)
@@ -114,7 +115,10 @@ def heads(num_ids: int, dim: int, seconds: float) -> dict[str, Any]:
         for name, head in precisions.items():
             ways[f"head {name}"] = lambda head=head, y=y: head.log_probs(y)
             # A random head gives nothing to search in: it is computed, and what is believed is searched.
-            ways[f"head {name} + search"] = lambda head=head, y=y, part=part: (head.log_probs(y), top_k(part, bloom, K))
+            ways[f"head {name} + search"] = lambda head=head, y=y, part=part: (
+                head.log_probs(y),
+                top_k(part, bloom, K, combine="sum"),
+            )
         figures[f"batch {batch}"] = race(ways, seconds)
     print(f"{num_ids:,} d={dim}: {json.dumps(figures)}", flush=True)
     return figures
@@ -191,7 +195,10 @@ def certified_by_width(num_ids: int) -> dict[str, Any]:
         log_probs = beliefs(bloom, 256, *belief, seed=1)
         figures[name] = {
             f"k={k}": {
-                str(width): top_k(log_probs, bloom, k, beam=width, max_rounds=1).certified.float().mean().item()
+                str(width): top_k(log_probs, bloom, k, combine="sum", beam=width, max_rounds=1)
+                .certified.float()
+                .mean()
+                .item()
                 for width in (1, 2, 5, 10, 20, 50, 100, 200, 500)
             }
             for k in (1, K)
@@ -209,7 +216,7 @@ def worst_case(num_ids: int, queries: int) -> dict[str, Any]:
     for number in range(queries):
         log_probs = beliefs(bloom, 1, rng.uniform(0.2, 1.4), rng.uniform(0, 1), seed=number)
         start = time.perf_counter()
-        found = top_k(log_probs, bloom, K)
+        found = top_k(log_probs, bloom, K, combine="sum")
         times.append(1000 * (time.perf_counter() - start))
         widths.append(int(found.width))
         rounds.append(int(found.rounds))

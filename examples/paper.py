@@ -16,7 +16,8 @@ corpus = bundled_corpus()
 model = Superbloom(alpha=4).fit(corpus, minutes=float(os.environ.get("MINUTES", 5)), quiet=True)
 
 # %% [markdown]
-# The ten best names for each context, without the names of the context. "certified" means: no other name scores higher.
+# The ten best names for each context, without the names of the context.
+# "certified" means: no other name is more likely under this model.
 
 # %%
 for context in CONTEXTS:

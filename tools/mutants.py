@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 SEARCH = ("search/test_search.py", "search/test_search_arguments.py", "search/test_filters.py")
-SEARCH += ("search/test_reference.py", "search/test_cost.py")
+SEARCH += ("search/test_reference.py", "search/test_cost.py", "search/test_posterior.py")
 SEARCH += ("model/test_prior.py::test_the_buckets_of_an_id_promise_at_least_its_bonus",)
 TESTS: dict[str, tuple[str, ...]] = {
     "hashing/bloom": ("hashing/test_hashing.py", "hashing/test_coherent.py"),
@@ -42,9 +42,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "ranking": SEARCH,
     "search/reference": ("search/test_reference.py",),
     "search/certified": SEARCH,
+    "search/opening": SEARCH,
+    "search/combined": SEARCH,
+    "search/posterior": ("search/test_posterior.py", "search/test_search_arguments.py"),
     "search/queries": SEARCH,
     "search/cost": SEARCH,
-    "search/mass": SEARCH,
     "search/arguments": SEARCH,
     "search/scoring": SEARCH,
     "search/filters": SEARCH,
@@ -54,8 +56,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "store/model_folder": ("store/test_store_contents.py",),
 }
 # Parts of the names of tests that train a model: too long for each mutant, and others notice the same.
-LONG = ("calibration", "unhashed", "without_validation", "without_a_prior", "workers", "probabilities", "brackets")
-LONG += ("train", "learn", "early")
+LONG = ("workers", "train", "learn", "early", "noticed")
 LIBRARIES = ("torch", "lightning", "hypothesis.extra.numpy", "scipy.sparse.linalg", "pyarrow.compute", "rich.progress")
 LIBRARIES += ("safetensors.torch", "pytest", "_pytest.doctest", "_pytest.junitxml", "_pytest.legacypath")
 CASES = "60"  # of each property of the search

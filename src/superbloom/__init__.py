@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from superbloom.hashing import BloomHash
     from superbloom.predict import Predictor
     from superbloom.prepare.corpus import Corpus
-    from superbloom.search import Bonus, TopK, exhaustive, top_k
+    from superbloom.search import Bonus, IdPrior, TopK, exhaustive, top_k
     from superbloom.special import MASK
 
 threads.set_defaults()
@@ -37,6 +37,7 @@ _HOME = {
     "Prediction": "answers",
     "Predictor": "predict",
     "Bonus": "search",
+    "IdPrior": "search",
     "TopK": "search",
     "exhaustive": "search",
     "top_k": "search",
@@ -49,6 +50,7 @@ __all__ = [
     "Bonus",
     "Client",
     "Corpus",
+    "IdPrior",
     "InputError",
     "ModelConfig",
     "Prediction",

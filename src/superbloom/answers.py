@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prediction:
-    """A name with its score.
+    """A name with its score and its probability among all names of the catalogue.
 
-    Its probability among all names that may be returned is between at_least and probability. probability is its share
-    of the names that were scored. at_least also counts each name that was not scored, at the most that it can be.
+    certified: no other name that may be returned has a higher score under this model.
     """
 
     name: str
     score: float
     certified: bool
     probability: float
-    at_least: float
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,17 @@ class NameFacts:
 
 @dataclass(frozen=True)
 class Token(Bucket):
-    """A bucket of an answer: its log-probability by one hash."""
+    """A bucket of an answer: its log-probability, and how its members share it; mates with the largest share first."""
 
     log_prob: float
     rank: int  # 1: the most probable bucket of the hash
+    share: float  # of the bucket's probability, for the answer
+    mate_shares: list[float]
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """The score of an answer minus its score when one element of the context is hidden."""
+    """The log-probability of an answer minus the same when one element of the context is hidden."""
 
     place: int
     name: str
@@ -61,7 +61,10 @@ class Dependence:
 
 @dataclass(frozen=True)
 class Why:
-    """The parts of a score: the log-probabilities of the tokens and the prior add up to it."""
+    """The parts of a probability: the mean over the tokens of exp(log_prob) · share.
+
+    prior: log of how frequent the name is, relative to its buckets. It decides the shares, with the other hashes.
+    """
 
     tokens: list[Token]
     prior: float
@@ -70,7 +73,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Point:
-    """A name in the plane of Figure 2, with one value per hash; the values add up to its score."""
+    """A name in the plane of Figure 2: what each hash adds to its probability."""
 
     name: str
     values: list[float]
@@ -81,11 +84,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Certificate:
-    """If bound < kth, no other name belongs to the answer."""
+    """If bound < kth, no other name belongs to the answer. All values are probabilities."""
 
-    kth: float | None  # the k-th best score; None if fewer than k names were found, so that any name would belong
-    bound: float | None  # the most that a name in no opened bucket can score; None if every name was scored
-    edges: list[float] | None  # per hash: buckets with values above the edge were opened; None if all were
+    kth: float | None  # of the k-th answer; None if fewer than k names were found, so that any name would belong
+    bound: float | None  # the most that a name in no opened bucket can have; None if every name was scored
+    edges: list[float] | None  # per hash: the most that an unopened bucket can add; None if all were opened
     opened: list[int]
     num_buckets: int
     points: list[Point]
@@ -93,10 +96,10 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The parts of each prediction, and the proof for all of them."""
+    """The parts of each prediction, and the proof for all of them; None if scores are not probabilities."""
 
     why: list[Why]
-    certificate: Certificate
+    certificate: Certificate | None
 
 
 @dataclass(frozen=True)

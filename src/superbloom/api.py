@@ -28,14 +28,13 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
 from superbloom.hashing import check_sizes, max_alpha
-from superbloom.model import Model
+from superbloom.model import Model, Prior
 from superbloom.model.extend import extend
 from superbloom.predict import Predictor
 from superbloom.runtime import is_main_process
 from superbloom.special import Special
 from superbloom.storage import MANIFESTS, read_consistently, sha256
 from superbloom.store import Stored, load, save
-from superbloom.training.calibrate import calibrate
 from superbloom.training.distributed import check_coherent_threads
 from superbloom.training.limits import check_memory
 from superbloom.training.run_folder import RunFolder
@@ -155,7 +154,7 @@ class Superbloom:
         initialised = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
         # With several processes, only the main one has the model to use and save.
-        self._use(replace(model, prior=calibrate(model, corpus)) if is_main_process() else model)
+        self._use(replace(model, prior=Prior.of_corpus(corpus)))
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}

@@ -2,12 +2,12 @@
 
 import json
 import lzma
+import math
 import re
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pytest
 import superbloom
 from superbloom import Corpus, cli
 from superbloom.prepare.bundled import LINKS, build, bundled_corpus
-from superbloom.store import model_folder as store
 from tests.support.launch import command as run
 from tests.support.real_data import real_data
 
@@ -116,7 +115,7 @@ def test_predict_prints_ranked_names_with_their_certificate(home):
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert re.fullmatch(r"   1 +-?\d+\.\d{3} +\d+\.\d%  \w+", lines[0])
-    assert "certified: no other name scores higher" in lines[3]
+    assert "certified: no other name is more likely under this model" in lines[3]
 
 
 def test_predict_as_json_is_one_document(home):
@@ -137,12 +136,12 @@ def answers(home: Path, *arguments: object, model: str = "model") -> list[dict]:
 
 def test_predict_as_json_carries_the_probabilities(home):
     found = answers(home, "Copenhagen", "[MASK]")
-    assert [set(p) for p in found] == [{"name", "score", "certified", "probability", "at_least"}] * 5
+    assert [set(p) for p in found] == [{"name", "score", "certified", "probability"}] * 5
     assert sum(p["probability"] for p in found) == pytest.approx(1, abs=1e-5)
-    assert all(0 < p["at_least"] <= p["probability"] for p in found)
+    assert [math.exp(p["score"]) for p in found] == pytest.approx([p["probability"] for p in found], rel=1e-5)
     text = run("predict", "model", "Copenhagen", "[MASK]", cwd=home).stdout.splitlines()
     assert [line.split()[2] for line in text[:5]] == [f"{p['probability']:.1%}" for p in found]
-    assert text[5].strip() == "(certified: no other name scores higher)"  # all five names were scored
+    assert text[5].strip() == "(certified: no other name is more likely under this model)"
 
 
 def test_predict_answers_only_with_allowed_names(home):
@@ -169,21 +168,21 @@ def test_predict_can_leave_out_the_names_of_the_context(home):
 
 def test_predict_can_ask_for_a_lowest_score(home):
     everyone = answers(home, "Copenhagen")
-    found = answers(home, "Copenhagen", "--min-score", (everyone[1]["score"] + everyone[2]["score"]) / 2)
+    found = answers(home, "Copenhagen", "--min-score", (everyone[1]["probability"] + everyone[2]["probability"]) / 2)
     assert [p["name"] for p in found] == [p["name"] for p in everyone[:2]]
     done = run("predict", "model", "Copenhagen", "--min-score", 1000, cwd=home)
-    assert "no name is left: all are excluded, or score less than --min-score" in done.stdout
+    assert "no name is left: all are excluded, or less likely than --min-score" in done.stdout
 
 
 def test_predict_with_weights_is_a_weighted_sum_of_the_hashes(home):
     both, first, second = (
-        {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--no-prior", "--combine", combine)}
+        {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--combine", combine)}
         for combine in ("1,1", "0.7,0.3", "0.3,0.7")
     )
     # 0.7 a + 0.3 b and 0.3 a + 0.7 b add up to a + b.
     assert {name: first[name] + second[name] for name in first} == pytest.approx(both, abs=1e-4)
     assert first != pytest.approx(second, abs=1e-3)
-    plain = {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--no-prior")}
+    plain = {p["name"]: p["score"] for p in answers(home, "Copenhagen", "--combine", "sum")}
     assert plain == pytest.approx(both, abs=1e-5)
 
 
@@ -196,22 +195,10 @@ def test_predict_in_a_lower_precision_scores_nearly_the_same(home, precision):
     assert lower != scores
 
 
-@pytest.fixture(scope="module")
-def weighed(home) -> superbloom.Superbloom:
-    """The same model with a prior that counts, in the folder `weighed`."""
-    loaded = superbloom.Superbloom.from_pretrained(home / "model")
-    model = replace(loaded.model, prior=replace(loaded.model.prior, weight=0.5))
-    store.save(model, home / "weighed", training=loaded.training, metrics={})
-    return superbloom.Superbloom.from_pretrained(home / "weighed")
-
-
-def test_predict_without_the_prior_scores_by_tokens_alone(home, weighed):
-    model = weighed.model
-    bonus = model.prior.bonus(model.bloom).of_id
-    with_prior = {p["name"]: p["score"] for p in answers(home, "Oslo", "--prior", model="weighed")}
-    without = {p["name"]: p["score"] for p in answers(home, "Oslo", "--no-prior", model="weighed")}
-    expected = {name: without[name] + float(bonus[model.vocab.id(name)]) for name in without}
-    assert with_prior == pytest.approx(expected, abs=1e-4)
+def test_predict_without_the_prior_takes_all_names_as_equally_frequent(home):
+    with_prior = {p["name"]: p["score"] for p in answers(home, "Oslo", "--prior")}
+    without = {p["name"]: p["score"] for p in answers(home, "Oslo", "--no-prior")}
+    assert sum(map(math.exp, without.values())) == pytest.approx(1, abs=1e-5)
     assert with_prior != pytest.approx(without, abs=1e-2)
 
 
@@ -256,17 +243,18 @@ def test_evaluate_prints_a_table_and_writes_the_plot(home):
     assert again == figures
 
 
-def test_evaluate_shows_what_the_prior_does(home, weighed):
+def test_evaluate_prints_the_papers_sum_ghosts_and_calibration(home):
     def row(table: str, name: str) -> list[str]:
         return next((re.findall(r"\d\.\d{3}", line) for line in table.splitlines() if f" {name} " in line), [])
 
-    both = run("evaluate", "weighed", "corpus", cwd=home).stdout
-    plain = run("evaluate", "weighed", "corpus", "--no-prior", cwd=home).stdout
-    assert len(row(both, "without prior")) == 9  # three recalls, each with its interval
-    assert row(both, "without prior") == row(plain, "this model")
-    assert row(plain, "without prior") == []
-    figures = json.loads(run("evaluate", "weighed", "corpus", "--json", "--precision", "int8", cwd=home).stdout)
-    assert set(figures["without prior"]) == {"1", "10", "20"}
+    printed = run("evaluate", "model", "corpus", cwd=home).stdout
+    assert len(row(printed, "the paper's sum")) == 9  # three recalls, each with its interval
+    assert re.search(r"ghosts \d+\.\d% of ten answers; calibration error 0\.\d{4}", " ".join(printed.split()))
+    figures = json.loads(run("evaluate", "model", "corpus", "--json", "--precision", "int8", cwd=home).stdout)
+    assert set(figures["by sum"]) == {"1", "10", "20"}
+    bins = figures["calibration"]["bins"]
+    gaps = sum(abs(each["predicted"] - each["observed"]) * each["answers"] for each in bins)
+    assert figures["calibration"]["error"] == pytest.approx(gaps / sum(each["answers"] for each in bins))
 
 
 def test_inspect_shows_a_model_and_a_names_digest(home):
@@ -287,11 +275,11 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),
         (
             "predict model Copenhagen --combine mean",
-            "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed",
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash, or a function are allowed",
         ),
         (
             "predict model Oslo --combine 0.7",
-            "combine='0.7' given; sum, min, max, a weight for each hash, or a function",
+            "combine='0.7' given; posterior, sum, min, max, a weight for each hash, or a function",
         ),
         ("predict model Oslo --combine 0.7,x", "combine='0.7,x' given; numbers with commas between them are weights"),
         (

@@ -1,6 +1,7 @@
-"""Why an answer: parts that add up, ranks and mates by plain counting, and a proof that is checked for every id."""
+"""Why an answer: its parts and shares by plain counting, and a proof that is checked for every id."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -18,11 +19,11 @@ from superbloom.predict.query import Query
 from tests.support.serving import sure
 
 NAMES, TAGS, WORDS = 3000, 400, 1200
-CLOSE = 1e-4
+CLOSE = 1e-3  # relative, of probabilities; absolute, of their logarithms
 
 
 @cache
-def predictor(m: int = 2, mask_as: str = "question", weight: float = 0.5, kind: str = "names") -> Predictor:
+def predictor(m: int = 2, mask_as: str = "question", prior: bool = True, kind: str = "names", score: str = "posterior"):
     rng = np.random.default_rng(m)
     targets = None
     if kind == "text":
@@ -35,8 +36,8 @@ def predictor(m: int = 2, mask_as: str = "question", weight: float = 0.5, kind: 
     if kind == "targets":
         targets, _ = Vocab.from_arrays([f"tag {i}" for i in range(TAGS)], rng.integers(1, 500, TAGS))
     # So sure that few buckets are worth opening.
-    options = {"num_hashes": m, "alpha": 1 if m == 1 else 4, "mask_as": mask_as, "std": 0.6}
-    return Predictor(sure(vocab, targets, weight, seed=m, **options))
+    options = {"num_hashes": m, "alpha": 1 if m == 1 else 4, "mask_as": mask_as, "score": score, "std": 0.6}
+    return Predictor(sure(vocab, targets, seed=m, **options), prior=prior)
 
 
 def ask(predictor: Predictor, query: Query) -> list[Found]:
@@ -44,39 +45,71 @@ def ask(predictor: Predictor, query: Query) -> list[Found]:
     return found
 
 
-def everyone(predictor: Predictor, query: Query, mask: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of all ids of the catalogue at a mask: token log-probabilities (n, m), what their buckets promise, and scores."""
-    model, bonus = predictor.model, predictor.bonus
-    log_probs = model.log_probs(torch.tensor([query.ids]), torch.tensor([query.places]))[mask]
-    bloom = model.target_bloom
-    parts = torch.stack([log_probs[j][bloom.table[:, j].long()] for j in range(bloom.num_hashes)], dim=1)
-    if bonus is None:
-        return parts, parts, parts.sum(dim=1)
-    most = torch.stack([bonus.of_bucket[j][bloom.table[:, j].long()] for j in range(bloom.num_hashes)], dim=1)
-    return parts, parts + most, parts.sum(dim=1) + bonus.of_id
+@dataclass
+class Everyone:
+    """Log-probabilities at a mask (m, buckets); of each id, its buckets and shares (n, m), and its surplus (n,)."""
+
+    log_probs: torch.Tensor
+    buckets: torch.Tensor
+    shares: torch.Tensor
+    surplus: torch.Tensor
+
+    @property
+    def values(self) -> torch.Tensor:
+        """What each hash adds to each probability, (n, m)."""
+        return self.buckets * self.shares / self.shares.shape[1]
+
+    @property
+    def probability(self) -> torch.Tensor:
+        return self.values.sum(dim=1)
+
+
+def everyone(predictor: Predictor, query: Query, mask: int) -> Everyone:
+    """The formula of search/posterior.py, bucket by bucket, in float64."""
+    model, table = predictor.model, predictor.model.target_bloom.table.long()
+    log_probs = model.log_probs(torch.tensor([query.ids]), torch.tensor([query.places]))[mask].double()
+    parts = torch.stack([log_probs[j][table[:, j]] for j in range(table.shape[1])], dim=1)
+    counts = torch.tensor([1.0 + model.target_vocab.count(id_) * predictor.prior for id_ in range(len(table))]).double()
+    prior = counts / counts.sum()
+    members = [[(table[:, j] == b).nonzero()[:, 0] for b in range(log_probs.shape[1])] for j in range(table.shape[1])]
+    surplus = prior.log()
+    for groups in members:
+        for group in groups:
+            surplus[group] -= prior[group].sum().log()
+    weights, shares = surplus + parts.sum(dim=1), torch.zeros_like(parts)
+    for j, groups in enumerate(members):
+        for group in groups:
+            shares[group, j] = weights[group].softmax(dim=0)
+    found = Everyone(log_probs, parts.exp(), shares, surplus)
+    assert found.probability.sum().item() == pytest.approx(1.0, abs=1e-5)
+    return found
 
 
 def check_why(predictor: Predictor, query: Query, mask: int, found: Found) -> None:
     """Every part of every answer by plain counting."""
-    model, bloom = predictor.model, predictor.model.target_bloom
-    log_probs = model.log_probs(torch.tensor([query.ids]), torch.tensor([query.places]))[mask]
+    model, bloom, all_ = predictor.model, predictor.model.target_bloom, everyone(predictor, query, mask)
     first = 0 if model.vocab.kinds is None else 1
     assert len(found.explanation.why) == len(found.predictions)
     for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
         id_ = model.target_vocab.id(prediction.name.replace("_", " "))
-        assert sum(token.log_prob for token in why.tokens) + why.prior == pytest.approx(prediction.score, abs=CLOSE)
-        assert why.prior == (0.0 if predictor.bonus is None else predictor.bonus.of_id[id_].item())
+        products = [math.exp(token.log_prob) * token.share for token in why.tokens]
+        assert sum(products) / len(products) == pytest.approx(prediction.probability, rel=CLOSE)
+        assert prediction.probability == pytest.approx(all_.probability[id_].item(), rel=CLOSE)
+        assert prediction.score == pytest.approx(math.log(prediction.probability), abs=CLOSE)
+        assert why.prior == pytest.approx(all_.surplus[id_].item(), abs=CLOSE)
         assert [token.token for token in why.tokens] == bloom.digest(id_).tolist()
         assert [token.hash for token in why.tokens] == [*range(bloom.num_hashes)]
         for j, token in enumerate(why.tokens):
-            bucket = int(bloom.table[id_, j])
-            assert token.bucket == bucket
-            assert token.log_prob == pytest.approx(log_probs[j, bucket].item(), abs=CLOSE)
-            there = sorted(log_probs[j].tolist(), reverse=True)
-            assert abs(there[token.rank - 1] - token.log_prob) < CLOSE
-            members = (bloom.table[:, j] == bucket).nonzero()[:, 0].tolist()
+            assert token.bucket == int(bloom.table[id_, j])
+            assert math.exp(token.log_prob) == pytest.approx(all_.buckets[id_, j].item(), rel=CLOSE)
+            better, alike = ((all_.log_probs[j] > token.log_prob + gap).sum() for gap in (CLOSE, -CLOSE))
+            assert better < token.rank <= alike
+            members = (bloom.table[:, j] == token.bucket).nonzero()[:, 0].tolist()
             assert token.members == len(members)
-            assert token.mates == [predictor.name(other) for other in members if other != id_][:MAX_MATES]
+            assert token.share == pytest.approx(all_.shares[id_, j].item(), rel=CLOSE)
+            shares = {predictor.name(other): all_.shares[other, j].item() for other in members if other != id_}
+            assert token.mate_shares == pytest.approx(sorted(shares.values(), reverse=True)[:MAX_MATES], rel=CLOSE)
+            assert token.mate_shares == pytest.approx([shares.pop(mate) for mate in token.mates], rel=CLOSE)
         assert [part.place for part in why.depends_on] == [place - first for place in query.elements]
         assert [part.name for part in why.depends_on] == model.vocab.names(query.ids[p] for p in query.elements)
 
@@ -97,8 +130,8 @@ def check_dependence(predictor: Predictor, query: Query, mask: int, found: Found
 def check_certificate(predictor: Predictor, query: Query, mask: int, found: Found) -> Certificate:
     """The proof, for every id of the catalogue."""
     bloom, certificate = predictor.model.target_bloom, found.explanation.certificate
-    parts, upper, scores = everyone(predictor, query, mask)
-    values = parts if predictor.bonus is None else parts + predictor.bonus.of_id[:, None] / bloom.num_hashes
+    all_ = everyone(predictor, query, mask)
+    values, probability, m = all_.values, all_.probability, bloom.num_hashes
     names = [prediction.name for prediction in found.predictions]
     assert found.certified == (
         certificate.bound is None or (certificate.kth is not None and certificate.bound < certificate.kth)
@@ -107,15 +140,16 @@ def check_certificate(predictor: Predictor, query: Query, mask: int, found: Foun
         assert certificate.edges is None
         unopened = torch.zeros(bloom.num_ids, dtype=torch.bool)
         is_open = ~unopened
-        assert certificate.opened == [bloom.num_buckets] * bloom.num_hashes
+        assert certificate.opened == [bloom.num_buckets] * m
     else:
-        edges = torch.tensor(certificate.edges)
-        surely, perhaps = upper > edges + CLOSE, upper > edges - CLOSE
+        edges = torch.tensor(certificate.edges, dtype=torch.double)
+        assert sum(certificate.edges) == pytest.approx(certificate.bound, rel=CLOSE)
+        surely, perhaps = all_.buckets / m > edges * (1 + CLOSE), all_.buckets / m > edges * (1 - CLOSE)
         is_open = surely.any(dim=1)
         unopened = ~perhaps.any(dim=1)
         assert unopened.any()
-        assert (values[~is_open] <= edges + CLOSE).all()
-        assert (scores[~is_open] <= certificate.bound + CLOSE).all()
+        assert (values[~is_open] <= edges * (1 + CLOSE)).all()
+        assert (probability[~is_open] <= certificate.bound * (1 + CLOSE)).all()
         for j, opened in enumerate(certificate.opened):
             table = bloom.table[:, j]
             least, most = (len(table[column[:, j]].unique()) for column in (surely, perhaps))
@@ -124,12 +158,12 @@ def check_certificate(predictor: Predictor, query: Query, mask: int, found: Foun
     barred |= set(query.exclude)
     if certificate.kth is not None:
         assert certificate.kth == pytest.approx(
-            found.predictions[-1].score if len(names) == query.k else query.options.min_score, abs=CLOSE
+            found.predictions[-1].probability if len(names) == query.k else query.options.min_score, rel=CLOSE
         )
         if found.certified:
             answered = {predictor.model.target_vocab.id(name.replace("_", " ")) for name in names}
             others = [id_ for id_ in range(bloom.num_ids) if id_ not in answered | barred]
-            assert (scores[others] <= certificate.kth + CLOSE).all()
+            assert (probability[others] <= certificate.kth * (1 + CLOSE)).all()
     else:
         assert len(names) < query.k
     assert certificate.num_buckets == bloom.num_buckets
@@ -137,9 +171,13 @@ def check_certificate(predictor: Predictor, query: Query, mask: int, found: Foun
     assert len(set(shown)) == len(shown)
     assert {point.name for point in certificate.points if point.answer} == set(names)
     ids = [predictor.model.target_vocab.id(name.replace("_", " ")) for name in shown]
-    told = torch.tensor([point.values for point in certificate.points])
-    assert torch.allclose(told, values[ids], atol=CLOSE)
-    assert torch.allclose(told.sum(dim=1), scores[ids], atol=CLOSE)
+    shown = torch.tensor([point.values for point in certificate.points], dtype=torch.double)
+    assert torch.allclose(shown, values[ids], rtol=CLOSE, atol=0)
+    assert torch.allclose(shown.sum(dim=1), probability[ids], rtol=CLOSE, atol=0)
+    named = {prediction.name: prediction.probability for prediction in found.predictions}
+    for point in certificate.points:
+        if point.answer:
+            assert sum(point.values) == pytest.approx(named[point.name], rel=CLOSE)
     assert [point.excluded for point in certificate.points] == [id_ in barred for id_ in ids]
     opened = torch.tensor([point.opened for point in certificate.points])
     assert (opened | ~is_open[ids]).all()
@@ -165,11 +203,11 @@ def check(predictor: Predictor, query: Query) -> list[Certificate]:
     return certificates
 
 
-@pytest.mark.parametrize("weight", [0.5, 0.0])
+@pytest.mark.parametrize("prior", [True, False])
 @pytest.mark.parametrize("mask_as", ["question", "element", "next"])
 @pytest.mark.parametrize("m", [1, 2, 3])
-def test_an_answer_is_told_by_its_parts_and_proved(m, mask_as, weight):
-    asked = predictor(m, mask_as, weight)
+def test_an_answer_is_explained_by_its_parts_and_proved(m, mask_as, prior):
+    asked = predictor(m, mask_as, prior)
     (certificate,) = check(asked, asked.query(["name 3", "name 5", MASK, "name 8"], k=5, explain=True))
     assert certificate.bound is not None
     assert max(certificate.opened) < certificate.num_buckets
@@ -180,8 +218,7 @@ def test_the_points_are_the_answers_the_best_others_and_some_of_the_rest():
     query = asked.query(["name 3", "name 5"], k=5, explain=True)
     (found,) = ask(asked, query)
     points, names = found.explanation.certificate.points, asked.model.target_vocab.names
-    _, _, scores = everyone(asked, query, 0)
-    best = scores.argsort(descending=True).tolist()
+    best = everyone(asked, query, 0).probability.argsort(descending=True).tolist()
     shown = {point.name: point for point in points}
     assert [p.name for p in found.predictions] == names(best[:5])
     opened = [name for name in names(best[5:]) if name not in shown or shown[name].opened]
@@ -209,15 +246,17 @@ def test_a_context_of_nothing_depends_on_nothing():
 def test_filters_are_part_of_the_proof():
     asked = predictor()
     best = [prediction.name for prediction in asked.predict(["name 3"], k=40)[0]]
-    scores = [prediction.score for prediction in asked.predict(["name 3"], k=40)[0]]
+    probabilities = [prediction.probability for prediction in asked.predict(["name 3"], k=40)[0]]
     for options in (
         {"exclude": best[:3]},
         {"exclude": best, "k": 1},
         {"allow": best[5:20]},
         {"allow": best[5:20], "exclude": best[6:9]},
-        {"min_score": scores[1] - 1e-3},
-        {"min_score": scores[20]},
-        {"min_score": scores[0] + 1},
+        {"min_score": 0.999 * probabilities[1]},
+        {"min_score": probabilities[20]},
+        {"min_score": 2 * probabilities[0]},
+        {"min_score": 0.0, "allow": best[5:8]},
+        {"min_score": -8.0, "allow": best[5:8]},
         {"allow": best[30:33], "exclude": best[30:33]},
         {"allow": best[:7], "k": 7},
         {"beam": 3},
@@ -266,6 +305,20 @@ def test_of_a_text_every_word_is_told(mask_as):
     assert told == [(0, "w1 w201"), (1, "w7"), (3, "w9")]
 
 
+def test_a_model_that_ranks_by_the_sum_has_reasons_but_no_certificate():
+    asked = predictor(score="sum")
+    query = asked.query(["name 3", "name 5"], k=5, explain=True)
+    (found,) = ask(asked, query)
+    assert found.explanation.certificate is None
+    log_probs = asked.model.log_probs(torch.tensor([query.ids]), torch.tensor([query.places]))[0]
+    for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
+        buckets = asked.model.target_bloom.buckets(asked.model.target_vocab.id(prediction.name)).tolist()
+        by_sum = sum(log_probs[j, bucket].item() for j, bucket in enumerate(buckets))
+        assert prediction.score == pytest.approx(by_sum, abs=CLOSE)
+        products = [math.exp(token.log_prob) * token.share for token in why.tokens]
+        assert sum(products) / len(products) == pytest.approx(prediction.probability, rel=CLOSE)
+
+
 def test_facts_of_a_name():
     model = predictor().model
     facts = facts_of(model, "name 17")
@@ -295,5 +348,5 @@ def test_what_cannot_be_explained_is_told(monkeypatch):
     assert asked.query(["name 3", MASK, MASK], 10, explain=True).k == 10
     with pytest.raises(InputError, match="k=11 for 2 masks given; up to 20 answers in all are explained"):
         asked.query(["name 3", MASK, MASK], 11, explain=True)
-    with pytest.raises(InputError, match="combine='min' cannot be explained; only the sum, in which parts add up, can"):
+    with pytest.raises(InputError, match="combine='min' cannot be explained; only the posterior can"):
         asked.query(["name 3"], combine="min", explain=True)

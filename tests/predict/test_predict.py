@@ -1,11 +1,15 @@
 """Names in, names out: answers are the exhaustive ranking; bad queries are one line."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from superbloom import MASK, Corpus, Superbloom
 from superbloom.errors import InputError
+from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import recall
 from superbloom.evaluate.recall import evaluate, ranks
@@ -24,8 +28,8 @@ def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
     model = superbloom.model
     context = ["ring 1 name 2", "ring 1 name 3"]
     ids = torch.tensor([[*map(model.vocab.id, context), Special.MASK]])
-    bonus = model.prior.bonus(model.bloom)
-    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10, bonus=bonus)
+    prior = model.prior.of_ids(model.bloom)
+    whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10, prior=prior)
     found = superbloom.predict([*context, MASK], k=10)
     assert [prediction.name for prediction in found] == model.vocab.names(whole.ids[0].tolist())
     assert [prediction.score for prediction in found] == pytest.approx(whole.scores[0].tolist())
@@ -72,15 +76,20 @@ def test_only_allowed_names_are_answered_in_the_order_of_all(superbloom):
     assert [(p.name, p.score) for p in rest] == expected[1:]
 
 
-def test_no_name_that_scores_less_than_asked_is_answered(superbloom):
+def test_no_name_less_likely_than_asked_is_answered(superbloom):
     best = superbloom.predict(["ring 1 name 2"], k=6)
-    found = superbloom.predict(["ring 1 name 2"], k=6, min_score=best[3].score)
+    between = (best[3].probability + best[4].probability) / 2
+    found = superbloom.predict(["ring 1 name 2"], k=6, min_score=between)
     assert [p.name for p in found] == [p.name for p in best[:4]]
+    by_sum = superbloom.predict(["ring 1 name 2"], k=6, combine="sum")
+    found = superbloom.predict(["ring 1 name 2"], k=6, combine="sum", min_score=by_sum[3].score)
+    assert found == by_sum[:4]
+    assert superbloom.predict(["ring 1 name 2"], k=6, min_score=0) == best
     assert superbloom.predict(["ring 1 name 2"], k=6, min_score=1e6) == []
 
 
 def test_hashes_may_be_weighed_or_combined_by_a_function(superbloom):
-    """Other combinations than the sum leave the prior out."""
+    """Such scores leave the prior out; the probability beside them is the posterior's."""
     model = superbloom.model
     log_probs = model.log_probs(torch.tensor([[model.vocab.id("ring 1 name 2"), Special.MASK]]), torch.tensor([[1]]))
     first, second = (log_probs[0, j].double()[model.bloom.table[:, j].long()] for j in range(2))
@@ -105,11 +114,10 @@ def test_weights_may_be_an_array(superbloom):
 def test_without_its_prior_a_model_ranks_by_its_tokens_alone(superbloom):
     model = superbloom.model
     ids, places = torch.tensor([[model.vocab.id("ring 1 name 2"), Special.MASK]]), torch.tensor([[1]])
-    whole = exhaustive(model.log_probs(ids, places), model.bloom, 10)
+    whole = exhaustive(model.log_probs(ids, places), model.bloom, 10)  # all ids are equally likely before
     (plain,) = Predictor(model, prior=False).predict(["ring 1 name 2"])
     assert [p.name for p in plain] == model.vocab.names(whole.ids[0].tolist())
     assert [p.score for p in plain] == whole.scores[0].tolist()
-    assert model.prior.weight > 0
     assert [p.score for p in plain] != [p.score for p in superbloom.predict(["ring 1 name 2"])]
 
 
@@ -123,18 +131,35 @@ def test_a_lower_precision_answers_nearly_the_same(superbloom, precision):
     assert {p.name for p in found[:10]} & {*list(expected)[:3]} == {*list(expected)[:3]}
 
 
-def test_figures_without_the_prior_are_those_of_a_predictor_without_it(superbloom, ring_corpus):
+def test_figures_by_sum_are_those_of_a_search_by_sum(superbloom, ring_corpus):
     held_out = HeldOut.of(ring_corpus, "test", seq_len=8)
-    with_prior, without = (
-        ranks(Predictor(superbloom.model, prior=prior), held_out, both=True) for prior in (True, False)
-    )
-    assert with_prior.without_prior.tolist() == without.rank.tolist()
-    assert without.without_prior.tolist() == without.rank.tolist()
-    assert with_prior.rank.tolist() != without.rank.tolist()
+    both = ranks(Predictor(superbloom.model), held_out, both=True)
+    by_sum = replace(superbloom.model, network=_scored_by_sum(superbloom.model.network))
+    assert both.by_sum.tolist() == ranks(Predictor(by_sum), held_out).rank.tolist()
+    assert both.rank.tolist() != both.by_sum.tolist()
     figures = evaluate(Predictor(superbloom.model), ring_corpus, yardsticks=False)
-    assert figures["recall"] == recall(with_prior.rank)
-    assert figures["without prior"] == recall(without.rank)
-    assert "without prior" not in evaluate(Predictor(superbloom.model, prior=False), ring_corpus, yardsticks=False)
+    assert figures["recall"] == recall(both.rank)
+    assert figures["by sum"] == recall(both.by_sum)
+    assert "by sum" not in evaluate(Predictor(by_sum), ring_corpus, yardsticks=False)
+
+
+def _scored_by_sum(network):
+    """The same network in a model that scores by the paper's sum."""
+    twin = copy.deepcopy(network)
+    twin.config = replace(network.config, score="sum")
+    return twin
+
+
+def test_a_likely_name_is_no_ghost_and_a_bucket_mate_is(ring_corpus, superbloom):
+    """An answer is a ghost if it shares a bucket with the context and never stood beside it."""
+    bloom, vocab = superbloom.model.bloom, ring_corpus.vocab
+    context = vocab.id("ring 1 name 2")
+    mates = [int(i) for i in bloom.members[0][int(bloom.buckets(context)[0])] if i != context]
+    stranger = next(i for i in mates if not vocab.name(i).startswith("ring 1 "))
+    friend = vocab.id("ring 1 name 3")
+    contexts = np.array([[context]])
+    assert ghost_share(ring_corpus, bloom, contexts, np.array([[friend, stranger]])) == 0.5
+    assert ghost_share(ring_corpus, bloom, contexts, np.array([[friend, -1]])) == 0.0
 
 
 def test_an_approximate_answer_says_whether_it_is_certain(superbloom):
@@ -158,7 +183,11 @@ def test_more_names_than_there_are_gives_all(superbloom):
         (["ring 1 name 2"], {"allow": []}, "allow holds no name; give at least one, or leave it out"),
         (["ring 1 name 2"], {"min_score": float("nan")}, "min_score=nan given; a number"),
         (["ring 1 name 2"], {"combine": [1.0]}, r"combine=\[1.0\] given; a positive weight for each of the 2 hashes"),
-        (["ring 1 name 2"], {"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash"),
+        (
+            ["ring 1 name 2"],
+            {"combine": "mean"},
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash",
+        ),
         (["ring 1 name 2"], {"beam": 0}, "beam=0 given"),
         (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
         ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),

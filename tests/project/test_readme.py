@@ -33,9 +33,13 @@ PAGES = {
         "Copenhagen",
         "certified=True",
     ],
-    "docs/guides/entities.md": ["792  test rows", "no other name scores higher", "wrote report/metrics.json"],
+    "docs/guides/entities.md": [
+        "792  test rows",
+        "no other name is more likely",
+        "wrote metrics.json, deciles.png and calibration.png to report",
+    ],
     "docs/guides/recommendation.md": ["2,000  names", '"Bob Dylan"', "Frankenstein", "similar_to", "repetition"],
-    "docs/guides/text.md": ["9  documents", "no other name scores higher", r"\['a hash', 'function'\]"],
+    "docs/guides/text.md": ["9  documents", "no other name is more likely", r"\['a hash', 'function'\]"],
 }
 
 
@@ -150,17 +154,19 @@ def test_what_can_be_asked_of_the_search_can_be():
     import torch
 
     from superbloom import BloomHash, Bonus, top_k
+    from superbloom.search import IdPrior
 
     page = (ROOT / "docs" / "search.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (block,) = (block for block in blocks if block.startswith("found = top_k("))
     bloom = BloomHash.random(2000, 2, 10)
     log_probs = torch.randn(2, 2, 200, generator=torch.manual_seed(0)).log_softmax(-1)
-    names = {"torch": torch, "top_k": top_k, "Bonus": Bonus, "bloom": bloom, "log_probs": log_probs}
+    names = {"torch": torch, "top_k": top_k, "Bonus": Bonus, "IdPrior": IdPrior, "bloom": bloom, "log_probs": log_probs}
     names |= {
         "seen": torch.tensor([[3, 7], [5, -1]]),
         "in_stock": torch.arange(2000) % 2 == 0,
         "boost": torch.rand(2000),
+        "counts": torch.arange(2000),
     }
     lines = block.splitlines()
     assert len(lines) == 8

@@ -108,7 +108,7 @@ def result(name: str, hits: np.ndarray, seed: int = 0, **more):
     deciles = [{"recall_at_1": float(part.mean()), "lowest_frequency": 1} for part in np.array_split(hits, 10)]
     history = [{"seconds": 1.0, "recall_at_10": float(hits.mean())}]
     fixed = {"model": {"alpha": 10, "dim": 8}, "parameters": 1000, "deciles": deciles, "history": history}
-    measured = {"ranks": ranks, "ranks without prior": ranks, "recall": values, "tokens": values["1"]}
+    measured = {"ranks": ranks, "ranks by sum": ranks, "recall": values, "tokens": values["1"]}
     return {"cell": name, "seed": seed, "steps": 10, "seconds": 1.0, **measured, **fixed, **more}
 
 
@@ -169,7 +169,7 @@ def test_the_hardest_tenth_has_to_be_clearly_so(hardest, verdict):
 
 def test_cells_as_in_the_paper_have_no_prior():
     ones, zeros = np.ones(50, bool), np.zeros(50, bool)
-    with_prior = {"ranks without prior": [20] * 50}
+    with_prior = {"ranks by sum": [20] * 50}
     results = Results(
         {}, [result("superbloom", ones, **with_prior), result("paper: superbloom", ones, **with_prior)], 50
     )

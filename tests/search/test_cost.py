@@ -14,9 +14,9 @@ def bloom() -> BloomHash:
     return BloomHash.random(200_000, 2, 10, seed=0)
 
 
-def model(bloom: BloomHash, *, wants_mass: bool = False) -> CostModel:
+def model(bloom: BloomHash) -> CostModel:
     nothing = Filter(None, None, 1, bloom.num_ids, torch.device("cpu"))
-    return CostModel(bloom, nothing, wants_mass)
+    return CostModel(bloom, nothing)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,6 @@ def test_a_direct_ranking_is_chosen_where_it_costs_no_more(bloom, queries, width
     """queries · 225,000 against 120,000 + queries · 10 · 20 · width."""
     assert not model(bloom).is_direct_cheaper(queries, width - 1)
     assert model(bloom).is_direct_cheaper(queries, width)
-
-
-def test_a_direct_ranking_is_chosen_for_the_mass_of_half_a_million_ids(bloom):
-    assert model(bloom, wants_mass=True).is_direct_cheaper(1, 1)
-    large = model(BloomHash.random(500_001, 1, 1), wants_mass=True)
-    assert not large.is_direct_cheaper(1, 1)
 
 
 def test_a_query_is_hopeless_if_the_bound_falls_too_slowly(bloom):

@@ -46,7 +46,7 @@ def test_the_reference_equals_the_plain_ranking_and_the_search_equals_the_refere
     log_probs, bloom, k, beam = case
     ids, scores = assert_equals_the_plain_ranking(*case)
     for options in ({}, {"beam": beam, "max_rounds": bloom.num_buckets}):  # ranked directly; by opening buckets
-        found = top_k(torch.from_numpy(log_probs)[None], bloom, k, **options)
+        found = top_k(torch.from_numpy(log_probs)[None], bloom, k, combine="sum", **options)
         assert (found.ids[0].tolist(), found.scores[0].tolist()) == (ids, scores)
 
 

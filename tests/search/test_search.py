@@ -1,10 +1,10 @@
 """Certified top-k equals the exhaustive ranking (check 19), with the paper's Figure 2 as an example."""
 
 import itertools
-import math
 import os
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,11 +16,15 @@ from hypothesis.extra import numpy as hnp
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import max_alpha
 from superbloom.ranking import BLOCK_ENTRIES, BlockTopK
-from superbloom.search.certified import _Search, exhaustive, top_k
+from superbloom.search import certified
+from superbloom.search.combined import CombinedSearch
 from superbloom.search.cost import MAX_FIRST_WIDTH, CostModel
 from superbloom.search.scoring import Bonus
 from tests.search.oracle import add, slow_ranking
 from tests.support.cases import CASES
+
+# The paper's score; test_posterior.py tests the default.
+top_k, exhaustive = (partial(search, combine="sum") for search in (certified.top_k, certified.exhaustive))
 
 
 def weighted(values):
@@ -143,16 +147,16 @@ def test_certified_search_equals_exhaustive_ranking(check):
 
 def test_a_search_that_stops_one_round_early_is_noticed(check, monkeypatch):
     """The twin certifies a query one round too early, with the ids found before that round."""
-    whole = _Search._open_buckets
+    whole = CombinedSearch._open_buckets
 
     def early(search, queries, width):
         before = {field.name: getattr(queries, field.name) for field in fields(queries)}
         whole(search, queries, width)
         if bool(queries.certified.all()) and bool((before["rounds"] > 0).all()):
-            for name in ("best", "scored", "mass"):
+            for name in ("best", "scored"):
                 setattr(queries, name, before[name])
 
-    monkeypatch.setattr(_Search, "_open_buckets", early)
+    monkeypatch.setattr(CombinedSearch, "_open_buckets", early)
     tried = Counter()
 
     @settings(max_examples=1000, phases=[Phase.generate], derandomize=True, database=None)
@@ -176,48 +180,6 @@ def test_an_answer_certified_before_the_end_is_the_exhaustive_one(query, max_rou
     assert (found.rounds <= max_rounds).all()
 
 
-@settings(max_examples=FEWER)
-@given(queries(), st.integers(1, 3), st.sampled_from([0.3, 1.0, 2.5]))
-def test_the_mass_that_was_not_scored_is_within_its_bound(query, max_rounds, temperature):
-    options = query.options | {"temperature": temperature}
-    log_probs = torch.from_numpy(query.log_probs)
-    part = top_k(log_probs, query.bloom, beam=query.beam, max_rounds=max_rounds, **options)
-    whole = exhaustive(log_probs, query.bloom, **options)
-    finite = whole.mass.isfinite()
-    assert (part.mass <= whole.mass + 1e-4)[finite].all()
-    assert (torch.logaddexp(part.mass, part.unscored) >= whole.mass - 1e-4)[finite].all()
-    assert (whole.unscored == -torch.inf).all()
-
-
-@pytest.mark.parametrize("temperature", [1.0, 1.4, 1.7, 2.31, 3.0])
-@pytest.mark.parametrize("m", [1, 2, 3])
-def test_the_mass_that_was_not_scored_counts_buckets_at_the_edge(m, temperature):
-    """Most buckets tie at the edge and are closed: divided by the temperature, none may count as open."""
-    bloom = BloomHash.random(3000, m, 2 if m > 1 else 1, seed=m)
-    peaks = torch.zeros(5, m, bloom.num_buckets)
-    peaks[..., ::97] = torch.rand(5, m, len(range(0, bloom.num_buckets, 97)), generator=torch.manual_seed(m)) + 3
-    log_probs = peaks.log_softmax(-1)
-    part = top_k(log_probs, bloom, 3, beam=4, max_rounds=1, temperature=temperature)
-    whole = exhaustive(log_probs, bloom, 3, temperature=temperature)
-    assert (part.scored < bloom.num_ids).all()
-    assert (torch.logaddexp(part.mass, part.unscored) >= whole.mass - 1e-4).all()
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_the_mass_that_was_not_scored_is_bounded_no_looser_than_it_can_be(wide, temperature):
-    """The formula in float64: unscored ids lie in closed buckets of a hash, and not above the edges of the others."""
-    bloom, log_probs = wide
-    found = top_k(log_probs, bloom, 3, beam=16, max_rounds=1, temperature=temperature)
-    for row, values in enumerate(log_probs.double()):
-        edges = found.edge[row].double()
-        bounds = [math.log(bloom.num_ids - int(found.scored[row])) + float(edges.sum()) / temperature]
-        for j, (buckets, edge) in enumerate(zip(values, edges, strict=True)):
-            closed = (buckets[buckets <= edge] / temperature).logsumexp(dim=0)
-            others = float(edges.sum() - edges[j]) / temperature
-            bounds.append(float(closed) + math.log(bloom.largest_bucket) + others)
-        assert float(found.unscored[row]) == pytest.approx(min(bounds), abs=1e-3)
-
-
 def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
     """Each of m + 2 float32 additions rounds by at most 2^-24 of the sum. The bound allows for that and little more."""
     bloom, log_probs = wide
@@ -228,14 +190,6 @@ def test_a_bonus_is_allowed_for_its_rounding_and_no_more(wide):
     allowed = found.bound.double() - found.edge.double().sum(dim=1)
     assert (allowed >= 4 * 2.0**-24 * size).all()
     assert (allowed <= 32 * 2.0**-24 * size).all()
-
-
-def test_the_mass_of_a_small_catalogue_is_exact(wide):
-    """Few ids are ranked directly if their mass is wanted."""
-    bloom, log_probs = wide
-    found = top_k(log_probs, bloom, 3, temperature=1.0)
-    assert found.scored.tolist() == [bloom.num_ids] * 2
-    assert found.unscored.tolist() == [-torch.inf] * 2
 
 
 def test_with_a_bonus_every_id_of_an_open_bucket_is_scored_once(wide):

@@ -28,7 +28,10 @@ NAN, INF = float("nan"), float("inf")
         ({"k": torch.tensor(3)}, "k=tensor(3) given; a whole number, or one for each of the 2 queries, is allowed"),
         ({"k": torch.tensor([1.0, 2.0])}, "k=a tensor of shape (2,) given; a whole number, or one for each of the 2"),
         ({"k": torch.tensor([True, True])}, "k=a tensor of shape (2,) given; a whole number, or one for each of the 2"),
-        ({"combine": "mean"}, "combine='mean' given; sum, min, max, a weight for each hash, or a function are allowed"),
+        (
+            {"combine": "mean"},
+            "combine='mean' given; posterior, sum, min, max, a weight for each hash, or a function are allowed",
+        ),
         ({"combine": [1.0]}, "combine=[1.0] given; a positive weight for each of the 2 hashes is allowed"),
         ({"combine": [1, 2, 3]}, "combine=[1, 2, 3] given; a positive weight for each of the 2 hashes is allowed"),
         ({"combine": [0.0, 1.0]}, "combine=[0.0, 1.0] given; a positive weight for each of the 2 hashes is allowed"),
@@ -49,10 +52,6 @@ NAN, INF = float("nan"), float("inf")
             {"min_score": torch.zeros(1, 2)},
             "min_score=a tensor of shape (1, 2) given; a number, or one for each of the 2",
         ),
-        ({"temperature": 0}, "temperature=0 given; more than 0 is allowed"),
-        ({"temperature": -0.5}, "temperature=-0.5 given; more than 0 is allowed"),
-        ({"temperature": NAN}, "temperature=nan given; more than 0 is allowed"),
-        ({"temperature": INF}, "temperature=inf given; more than 0 is allowed"),
     ],
 )
 @pytest.mark.parametrize("search", [top_k, exhaustive])
@@ -90,9 +89,11 @@ def test_a_bonus_of_other_ids_is_refused():
         with pytest.raises(InputError, match=f"bonus of shape {shape} given; a finite number for each of the 10 ids"):
             Bonus.of(wrong, bloom)
     fits = Bonus.of(torch.zeros(10), bloom)
-    assert top_k(torch.zeros(1, 2, 5), bloom, 2, bonus=fits).ids.tolist() == [[0, 1]]
-    wrongs = [{"bonus": Bonus.of(torch.zeros(other.num_ids), other)} for other in others]
-    wrongs += [{"bonus": fits, "combine": combine} for combine in ("min", "max", [1.0, 1.0], lambda x: x.sum(-1))]
+    assert top_k(torch.zeros(1, 2, 5), bloom, 2, bonus=fits, combine="sum").ids.tolist() == [[0, 1]]
+    wrongs = [{"bonus": Bonus.of(torch.zeros(other.num_ids), other), "combine": "sum"} for other in others]
+    wrongs += [
+        {"bonus": fits, "combine": combine} for combine in ("posterior", "min", "max", [1.0, 1.0], lambda x: x.sum(-1))
+    ]
     for options, search in itertools.product(wrongs, (top_k, exhaustive)):
         with pytest.raises(InputError, match="a bonus is a term of the sum, for the ids of these tables"):
             search(torch.zeros(1, 2, 5), bloom, 1, **options)
@@ -129,7 +130,7 @@ def test_log_probs_of_another_model_are_refused(search, shape):
 
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("bucket", [3, -1])  # the last one is in no whole block
-@pytest.mark.parametrize("combine", ["sum", "min", "max", [0.5, 2.0]])
+@pytest.mark.parametrize("combine", ["posterior", "sum", "min", "max", [0.5, 2.0]])
 @pytest.mark.parametrize(
     "way",
     [

@@ -34,7 +34,7 @@ def made(*, two: bool = False, prior: bool = True, **options) -> Model:
     model = Model.create(ModelConfig(**options), NAMES, TARGETS if two else None)
     if prior:
         counts = torch.arange(14 if two else 30, dtype=torch.int32) - 1
-        model = Model(*list(vars(model).values())[:5], Prior(counts, 0.75, 1.5))
+        model = Model(*list(vars(model).values())[:5], Prior(counts))
     return model
 
 
@@ -71,7 +71,6 @@ def assert_same(found: Model, model: Model) -> None:
     assert (found.prior is None) == (model.prior is None)
     if found.prior is not None:
         assert torch.equal(found.prior.counts, model.prior.counts)
-        assert (found.prior.weight, found.prior.temperature) == (model.prior.weight, model.prior.temperature)
     assert not any(part.training for part in found.network.modules())
 
 
@@ -190,7 +189,7 @@ def cut(name):
 SAVE_AGAIN = "save (the model|it) again"
 NO_SIZE = "is not a valid option of a model; save it again"
 CONTRADICT = "bloom.safetensors: hash tables contradict one another"
-PRIOR = "prior.safetensors: counts below −1, or weight="
+PRIOR = "prior.safetensors: counts below −1"
 REFUSED = {
     "no num_ids": ({"config": {"num_ids": None}}, "config.json does not describe a model: 'num_ids' is unknown or"),
     "an unknown name": ({"config": {"colour": 3}}, "config.json does not describe a model: 'colour' is unknown or"),
@@ -243,21 +242,9 @@ REFUSED = {
     "counts of fewer ids": ({"files": {"prior.safetensors": cut("counts")}}, "prior.safetensors holds .* is expected"),
     "counts of 64 bits": (
         {"files": {"prior.safetensors": cast("counts", torch.int64)}},
-        r"prior.safetensors holds .*; {'counts': \('I32', '30'\), 'scale': \('F32', '2'\)} is expected",
+        r"prior.safetensors holds .*; {'counts': \('I32', '30'\)} is expected",
     ),
     "a count below −1": ({"files": {"prior.safetensors": put("counts", 4, -2)}}, PRIOR),
-    "a negative weight": ({"files": {"prior.safetensors": put("scale", 0, -0.1)}}, f"{PRIOR}-0.1"),
-    "a weight too high": ({"files": {"prior.safetensors": put("scale", 0, 10.5)}}, f"{PRIOR}10.5"),
-    "a weight that is none": ({"files": {"prior.safetensors": put("scale", 0, torch.nan)}}, f"{PRIOR}nan"),
-    "a temperature of zero": ({"files": {"prior.safetensors": put("scale", 1, 0.0)}}, f"{PRIOR}0.75, temperature=0.0"),
-    "a temperature too low": (
-        {"files": {"prior.safetensors": put("scale", 1, 9e-4)}},
-        f"{PRIOR}0.75, temperature=0.000",
-    ),
-    "a temperature too high": (
-        {"files": {"prior.safetensors": put("scale", 1, 1001)}},
-        f"{PRIOR}0.75, temperature=1001",
-    ),
     "a prior that is not listed": ({"keep": ["prior.safetensors"]}, "prior.safetensors is not listed in config.json"),
     "no targets": ({"remove": ["targets.arrow"]}, "config.json lists no targets.arrow, but its model needs it"),
     "no tables of targets": ({"remove": ["target_bloom.safetensors"]}, "config.json lists no target_bloom.safetensors"),
@@ -276,12 +263,16 @@ def test_a_part_that_does_not_fit_the_rest_is_refused(tmp_path, one, two, what):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("scale", [(0.0, 1e-3), (10.0, 1e3)])
-def test_the_ends_of_what_a_prior_may_be_are_allowed(tmp_path, one, scale):
-    folder = shutil.copytree(one, tmp_path / "model")
-    edit(folder, files={"prior.safetensors": put("scale", slice(None), torch.tensor(scale))})
-    assert load(folder).model.prior.weight == scale[0]
-    assert load(folder).model.prior.temperature == pytest.approx(scale[1])
+def test_the_scale_of_an_older_prior_is_left_alone(tmp_path, one):
+    """Older folders also hold a weight and a temperature, which nothing needs any more."""
+    folder = tmp_path / "copy"
+    shutil.copytree(one, folder)
+
+    def with_scale(tensors):
+        return tensors | {"scale": torch.tensor([0.5, 2.0])}
+
+    edit(folder, files={"prior.safetensors": with_scale})
+    assert torch.equal(load(folder).model.prior.counts, load(one).model.prior.counts)
 
 
 def test_tables_and_names_of_other_sizes_are_refused(tmp_path, one):

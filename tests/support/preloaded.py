@@ -31,7 +31,6 @@ COMMANDS += (
     "reproduce.lab",
     "reproduce.plots",
     "evaluate.yardsticks",
-    "training.calibrate",
     "training.initialise",
     "hashing.coherent",
     "predict.explain",

@@ -42,9 +42,7 @@ ODD = [
 SHORT = ["", "0", "a", "b", "A", "é", "null", "<b>", "[PAD]"]
 
 
-def sure(
-    vocab: Vocab, targets: Vocab | None = None, weight: float = 0.5, seed: int = 0, std: float = 0.25, **options: Any
-) -> Model:
+def sure(vocab: Vocab, targets: Vocab | None = None, seed: int = 0, std: float = 0.25, **options: Any) -> Model:
     """An untrained model that is sure of itself: the more, the larger std is."""
     small = {"dim": 32, "heads": 2, "ffn_dim": 32, "seq_len": 8, "tied": targets is None}
     sizes = {"num_ids": len(vocab), "num_target_ids": None if targets is None else len(targets)}
@@ -56,7 +54,7 @@ def sure(
                 parameter.normal_(std=std)
     model.network.eval()  # as a model that was loaded: threads share it
     counts = torch.from_numpy(np.array(model.target_vocab.counts)).int()
-    return replace(model, prior=Prior(counts, weight, float(model.config.num_hashes)))
+    return replace(model, prior=Prior(counts))
 
 
 def names_vocab() -> Vocab:
@@ -123,7 +121,7 @@ def mixed(predictor: Predictor, number: int, seed: int = 0) -> list[Query]:
         options = {
             "exclude": names[:5] if rng.random() < 0.3 else [],
             "allow": names[3:] if rng.random() < 0.1 else None,
-            "min_score": -12.0 if rng.random() < 0.1 else None,
+            "min_score": 1e-3 if rng.random() < 0.1 else None,
             **({"beam": 2, "max_rounds": 1} if rng.random() < 0.3 else {}),
             "explain": rng.random() < 0.1,
         }

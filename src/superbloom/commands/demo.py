@@ -72,7 +72,7 @@ def _print_answer(query: tuple[str, ...], found: list[Prediction]) -> None:
     from rich.text import Text
 
     console = Console()
-    proof = "certified: no other entity scores higher" if found[0].certified else "not certified"
+    proof = "certified: no other entity is more likely under this model" if found[0].certified else "not certified"
     console.print(Text(f"\n{'  '.join(query)}  {MASK_TEXT}", style="bold"))
     console.print(Text("  " + ", ".join(prediction.name for prediction in found)))
     console.print(Text(f"  ({proof})", style="dim"))

@@ -19,7 +19,7 @@ def evaluate(
     model: ModelFolder,
     corpus: CorpusFolder,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for metrics.json and the plot by frequency.")
+        Path | None, typer.Option("--out", help="Folder for metrics.json and plots of recall and calibration.")
     ] = None,
     json_: Json = False,
     **options: Any,
@@ -43,8 +43,12 @@ def evaluate(
         f"NDCG@10 {figures['ndcg']['10']:.3f}, MRR@10 {figures['mrr']['10']:.3f}; "
         f"token rec@1 {figures['token_recall_at_1']['value']:.3f}; {figures['certified']:.1%} of the answers certified"
     )
+    console.print(
+        f"ghosts {figures['ghosts']:.1%} of ten answers; calibration error {figures['calibration']['error']:.4f}; "
+        f"negative log-likelihood {figures['negative log-likelihood']:.3f}"
+    )
     if out is not None:
-        console.print(f"wrote {out / 'metrics.json'} and {out / 'deciles.png'}", markup=False)
+        console.print(f"wrote metrics.json, deciles.png and calibration.png to {out}", markup=False)
 
 
 def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[str, Any]) -> dict[str, Any]:
@@ -63,12 +67,13 @@ def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[s
 
 
 def _write(figures: dict[str, Any], out: Path) -> None:
-    from superbloom.evaluate import plot_deciles
+    from superbloom.evaluate import plot_calibration, plot_deciles
     from superbloom.storage import write_atomically
 
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
     write_atomically(out / "deciles.png", plot_deciles(figures))
+    write_atomically(out / "calibration.png", plot_calibration(figures))
 
 
 def check_report_folder(out: Path) -> None:

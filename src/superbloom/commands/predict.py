@@ -14,8 +14,6 @@ from superbloom.commands.options import ApiKey, Json, given, options_of
 from superbloom.config import HeadOptions, QueryOptions, make
 from superbloom.errors import InputError
 
-EXACT_SHARE = 0.995  # a probability whose lower bound is this close is printed as one number
-
 
 @options_of(QueryOptions, HeadOptions, leave_out=["explain"])
 def predict(
@@ -65,9 +63,8 @@ def _ask_folder(
     from superbloom.predict import Predictor
     from superbloom.store import load
 
-    combine = query.get("combine", QueryOptions.combine)
-    if "," in combine:
-        query["combine"] = _weights(combine)
+    if "," in query.get("combine", ""):
+        query["combine"] = _weights(query["combine"])
     return Predictor(load(folder).model, **head).predict(context, **query)
 
 
@@ -80,9 +77,9 @@ def _ask_server(
     if any(getattr(HeadOptions, name) != value for name, value in head.items()):
         raise InputError("--precision and --prior are the server's to choose; leave them out with --server")
     max_rounds = query.pop("max_rounds", None)
-    if query.pop("combine", QueryOptions.combine) != QueryOptions.combine or max_rounds not in (None, 1):
+    if query.pop("combine", None) is not None or max_rounds not in (None, 1):
         raise InputError(
-            "a server combines hashes by their sum, and searches one round or until the answer is certified; "
+            "a server scores names as its model does, and makes one round or as many as needed; "
             "leave out --combine, and --max-rounds unless it is 1"
         )
     client = Client(url, key=key)
@@ -108,18 +105,15 @@ def _print(found: list[list[Prediction]]) -> None:
         if len(found) > 1:
             typer.echo(f"[MASK] {number}")
         for rank, prediction in enumerate(predictions, 1):
-            typer.echo(f"{rank:4d}  {prediction.score:8.3f}  {_share(prediction)}  {printable(prediction.name)}")
+            typer.echo(
+                f"{rank:4d}  {prediction.score:8.3f}  {prediction.probability:6.1%}  {printable(prediction.name)}"
+            )
         typer.echo(f"      ({_proof(predictions)})")
-
-
-def _share(prediction: Prediction) -> str:
-    """The probability, or its lower and upper bound where not all names were scored."""
-    if prediction.at_least > EXACT_SHARE * prediction.probability:
-        return f"{prediction.probability:6.1%}"
-    return f"{100 * prediction.at_least:5.1f}–{prediction.probability:.1%}"
 
 
 def _proof(predictions: list[Prediction]) -> str:
     if not predictions:
-        return "no name is left: all are excluded, or score less than --min-score"
-    return "certified: no other name scores higher" if predictions[0].certified else "not certified: search cut short"
+        return "no name is left: all are excluded, or less likely than --min-score"
+    if not predictions[0].certified:
+        return "not certified: search cut short"
+    return "certified: no other name is more likely under this model"

@@ -53,6 +53,9 @@ class ModelConfig:
     transform: bool = option(False, "BERT's dense layer and norm before the output")
     output_bias: bool = option(True, "a bias per output token")
     softmax: Literal["per-hash", "joint"] = option("per-hash", "softmax over the buckets of each hash, or over all")
+    score: Literal["posterior", "sum"] = option(
+        "posterior", "how names are scored. posterior: the probability of each name. sum: the paper's sum over hashes"
+    )
     buckets: int | None = field(
         default=None, metadata=SIZE
     )  # per hash, if not num_ids / alpha: an extended model keeps those it had

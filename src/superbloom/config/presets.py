@@ -52,6 +52,7 @@ def _paper(num_ids: int, alpha: int, dim: int, heads: int, ffn_dim: int, layers:
         norm="post",
         transform=True,
         softmax="joint",
+        score="sum",
         **other,
     )
 

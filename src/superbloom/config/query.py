@@ -37,12 +37,17 @@ class QueryOptions(SearchOptions):
 
     k: int = option(10, "How many names.", whole(1), flag="-k")
     combine: str | Sequence[float] | Any = option(
-        "sum", "How hashes are combined: sum, min or max of log-probabilities, or weights: 0.7,0.3."
+        None,
+        "How names are scored. posterior: the probability of each name. sum, min or max: of the log-probabilities of "
+        "its tokens; weights like 0.7,0.3: a weighted sum.",
+        shown_default="as the model was made: posterior",
     )
     exclude: Iterable[str] = option((), "Names never returned.")
     exclude_context: bool = option(False, "Also exclude the names of the context.", flag="--exclude-context")
     allow: Iterable[str] | None = option(None, "Return only these names.")
-    min_score: float | None = option(None, "Return no name that scores less.")
+    min_score: float | None = option(
+        None, "Return no name of a lower probability or, with another score than the posterior, of a lower score."
+    )
     explain: bool = option(False, "Return the reasons and the certificate.", flag="--explain")
 
     def __post_init__(self) -> None:
@@ -54,8 +59,8 @@ class QueryOptions(SearchOptions):
         for name, names in (("exclude", self.exclude), ("allow", self.allow)):
             if isinstance(names, str):
                 raise InputError(f"the text {names!r} given as {name}; give a list of names")
-        if self.explain and not (isinstance(self.combine, str) and self.combine == "sum"):
-            raise InputError(f"combine={self.combine!r} cannot be explained; only the sum, in which parts add up, can")
+        if self.explain and self.combine not in (None, "posterior"):
+            raise InputError(f"combine={self.combine!r} cannot be explained; only the posterior can")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
 from superbloom.evaluate.recall import evaluate, ranks
-from superbloom.evaluate.tables import cell, markdown, plot_deciles, recall_table
+from superbloom.evaluate.tables import cell, markdown, plot_calibration, plot_deciles, recall_table
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "deciles",
     "evaluate",
     "markdown",
+    "plot_calibration",
     "plot_deciles",
     "popularity",
     "ranks",

@@ -15,6 +15,7 @@ from superbloom.corpus import Kind
 KS = (1, 10, 20)
 DEEPEST = max(KS)
 DECILES = 10
+BINS = 10  # of a reliability diagram
 Z_95 = 1.959964  # standard deviations of a two-sided 95 % interval
 
 
@@ -107,3 +108,28 @@ def share(hits: float, total: int) -> dict[str, float]:
     spread = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
     scale = 1 + z * z / total
     return {"value": p, "low": max(0.0, (centre - spread) / scale), "high": min(1.0, (centre + spread) / scale)}
+
+
+def calibration(predicted: np.ndarray, observed: np.ndarray) -> dict[str, Any]:
+    """Predicted probabilities against what is observed, in ten bins with as many answers each.
+
+    error is the mean difference between both, the expected calibration error. Every answer counts, not only the first.
+
+    >>> found = calibration(np.array([0.1] * 10 + [0.9] * 10), np.array([0] * 9 + [1] + [1] * 9 + [0]))
+    >>> round(found["error"], 6)
+    0.0
+    """
+    predicted, observed = predicted.ravel().astype(np.float64), observed.ravel().astype(np.float64)
+    order = np.argsort(predicted, kind="stable")
+    edges = np.unique(np.searchsorted(predicted[order], np.quantile(predicted, np.arange(1, BINS) / BINS)))
+    groups = [group for group in np.split(order, edges) if len(group)]
+    bins = [
+        {
+            "predicted": float(predicted[group].mean()),
+            "observed": float(observed[group].mean()),
+            "answers": len(group),
+        }
+        for group in groups
+    ]
+    gaps = [abs(each["predicted"] - each["observed"]) * each["answers"] for each in bins]
+    return {"error": sum(gaps) / max(1, len(predicted)), "bins": bins}

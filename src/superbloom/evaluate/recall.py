@@ -17,8 +17,9 @@ from torch import Tensor
 from superbloom.config import EvaluateOptions, make
 from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, deciles, mrr, ndcg, recall, share
+from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.model import check_vocabulary
 from superbloom.predict import Predictor
@@ -29,10 +30,12 @@ class Ranks(NamedTuple):
     """The result of each row. A rank is 0 for the best answer and DEEPEST beyond the answers."""
 
     rank: np.ndarray  # (rows,) of the hidden id
-    without_prior: np.ndarray  # (rows,) the same without the prior; equal to rank unless both were computed
+    by_sum: np.ndarray  # (rows,) the same by the paper's sum over hashes; equal to rank unless both were computed
+    log_probability: np.ndarray  # (rows,) of the hidden id
     certified: np.ndarray  # (rows,) whether the answers are proven to be the best
     tokens: np.ndarray  # (rows, m) whether the hidden id's token is the best of its hash
     answers: np.ndarray  # (rows, DEEPEST) the best ids
+    probability: np.ndarray  # (rows, DEEPEST) of the answers
 
 
 def ranks(
@@ -43,12 +46,14 @@ def ranks(
     beam: int | None = None,
     max_rounds: int | None = None,
     both: bool = False,
+    with_probabilities: bool = True,
     filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ranks:
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
-    both: also rank without the prior. filter_seen: leave out ids that precede the hidden one in its row.
+    both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0; validation needs ranks alone.
+    filter_seen: leave out ids that precede the hidden one in its row.
     """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
@@ -57,11 +62,16 @@ def ranks(
         options = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
         log_probs = predictor.log_probs(ids, places)
         top = predictor.search(log_probs, k, **options)
-        rank = plain = _rank_of(targets, top)
-        if both and predictor.bonus is not None:
-            plain = _rank_of(targets, predictor.search(log_probs, k, bonus=None, **options))
+        rank = by_sum = _rank_of(targets, top)
+        if both and predictor.is_posterior(None):
+            by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
+        hidden, likely = torch.zeros(len(ids)), torch.zeros(top.ids.shape)
+        if with_probabilities:
+            hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
+            likely = predictor.log_probability(log_probs, top.ids).exp()
         tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
-        found.append((rank, plain, top.certified.cpu().numpy(), tokens.numpy(), top.ids.cpu().numpy()))
+        columns = (hidden, top.certified, tokens, top.ids, likely)
+        found.append((rank, by_sum, *(column.cpu().numpy() for column in columns)))
         progress(len(ids))
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
@@ -110,10 +120,13 @@ def evaluate(
         "mrr": mrr(rank),
         **breadth(found.answers, held_out.targets, counts),
         "certified": float(found.certified.mean()),
+        "negative log-likelihood": float(-found.log_probability.mean()),
+        "calibration": calibration(found.probability, found.answers == held_out.targets[:, None]),
+        "ghosts": ghost_share(corpus, predictor.model.target_bloom, held_out.ids, found.answers),
         "deciles": deciles(rank, counts[held_out.targets]),
     }
-    if predictor.bonus is not None:
-        figures["without prior"] = recall(found.without_prior)
+    if predictor.is_posterior(None):
+        figures["by sum"] = recall(found.by_sum)
     kinds = (corpus.target_vocab or corpus.vocab).kinds
     if kinds is not None:
         figures["kinds"] = by_kind(rank, kinds[held_out.targets])

@@ -16,8 +16,8 @@ def recall_table(figures: dict[str, Any]) -> Table:
     for column in ("", *(f"rec@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
     rows = {"this model": figures["recall"]}
-    if "without prior" in figures:
-        rows["without prior"] = figures["without prior"]
+    if "by sum" in figures:
+        rows["the paper's sum"] = figures["by sum"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
     for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
@@ -65,3 +65,26 @@ def cell(share: dict[str, float]) -> str:
     '0.300 (0.219–0.396)'
     """
     return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
+
+
+def plot_calibration(figures: dict[str, Any]) -> bytes:
+    """The reliability diagram: predicted probabilities of answers against the share that is right; a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    bins = figures["calibration"]["bins"]
+    predicted, observed = [each["predicted"] for each in bins], [each["observed"] for each in bins]
+    figure, axes = pyplot.subplots(figsize=(4.2, 4), layout="constrained")
+    limit = max(1e-6, *predicted, *observed)
+    axes.plot([0, limit], [0, limit], "--", color="#b0b7bc", label="perfectly calibrated")
+    axes.plot(predicted, observed, "o-", color="#1f6f8b", label="this model")
+    axes.set(xlabel="predicted probability", ylabel="share that is right", xlim=(0, None), ylim=(0, None))
+    axes.set_title(f"Calibration error {figures['calibration']['error']:.4f}", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=150, format="png")
+    pyplot.close(figure)
+    return image.getvalue()

@@ -8,7 +8,7 @@ from superbloom.model.head import Head
 from superbloom.model.loss import Sampler, full_softmax_loss, piece_shape, sampled_softmax_loss
 from superbloom.model.model import Model, check_vocabulary
 from superbloom.model.network import Layer, Network
-from superbloom.model.prior import Prior, surplus, training_counts
+from superbloom.model.prior import Prior
 
 __all__ = [
     "Head",
@@ -21,6 +21,4 @@ __all__ = [
     "full_softmax_loss",
     "piece_shape",
     "sampled_softmax_loss",
-    "surplus",
-    "training_counts",
 ]

@@ -49,5 +49,5 @@ def extend(
     prior = None
     if model.prior is not None:
         counts = torch.cat([model.prior.counts, torch.full((len(new),), -1, dtype=model.prior.counts.dtype)])
-        prior = Prior(counts, model.prior.weight, model.prior.temperature)
+        prior = Prior(counts)
     return Model(network, bloom, vocab, bloom, vocab, prior)

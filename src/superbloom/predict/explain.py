@@ -1,13 +1,14 @@
-"""Why an answer: its tokens, the ids that share its buckets, the elements of the context it depends on, and the proof.
+"""Why an answer: its buckets and who shares them, the elements of the context it depends on, and the proof.
 
-log-probabilities of the context, and of the context without each element  →  parts of each score, a Certificate
+log-probabilities of the context, and of the context without each element  →  parts of each probability, a Certificate
 
-The certificate is Figure 2 of the paper in numbers. Each id is a point with one value per hash, and their sum is its
-score. Buckets with values above an edge were opened. An id in no opened bucket has all its values below the edges.
+The certificate is Figure 2 of the paper in numbers. Each id is a point: what each hash adds to its probability. An
+id in no opened bucket gets from each hash at most the edge.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,7 @@ from superbloom.hashing import BloomHash
 from superbloom.model import Model
 from superbloom.predict.query import Query
 from superbloom.predict.searcher import Searcher
-from superbloom.search import Filter
+from superbloom.search import Filter, bucket_shares, log_contributions
 
 MAX_MATES = 8  # names shown of those that share a bucket
 PROOF_ROUNDS = 4  # rounds of opening buckets; an answer that is not proved then is ranked
@@ -50,26 +51,26 @@ def explain(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_probs:
     log_probs (1 + elements, masks, m, buckets) are of the whole context, then of the context without each element.
     """
     ids, log_probs = ids.cpu(), log_probs[:, mask].cpu()
-    return Explanation(_why(searcher, query, ids, log_probs), _certificate(searcher, query, mask, ids, log_probs[0]))
+    has_proof = searcher.is_posterior(query.options.combine)
+    certificate = _certificate(searcher, query, mask, ids, log_probs[0]) if has_proof else None
+    return Explanation(_why(searcher, query, ids, log_probs), certificate)
 
 
 def _why(searcher: Searcher, query: Query, ids: Tensor, log_probs: Tensor) -> list[Why]:
-    model, bloom, bonus = searcher.model, searcher.model.target_bloom, searcher.bonus
-    buckets, hashes = bloom.buckets(ids), torch.arange(bloom.num_hashes)
-    values = log_probs[:, hashes, buckets]  # (1 + elements, k, m)
-    parts, scores = values[0].tolist(), values.sum(dim=2)
-    ranks = [(1 + (log_probs[0] > value[:, None]).sum(dim=1)).tolist() for value in values[0]]
+    model, bloom, prior = searcher.model, searcher.model.target_bloom, searcher.id_prior
+    whole = log_probs[0]
+    values = whole[torch.arange(bloom.num_hashes), bloom.buckets(ids)]  # (k, m)
+    ranks = [(1 + (whole > value[:, None]).sum(dim=1)).tolist() for value in values]
+    scores = searcher.log_probability(log_probs, ids.expand(len(log_probs), -1))
     differences = (scores[0] - scores[1:]).T.tolist()
     context = [(place - query.frame, model.vocab.name(query.ids[place])) for place in query.elements]
     return [
         Why(
             [
-                Token(**vars(bucket), log_prob=log_prob, rank=rank)
-                for bucket, log_prob, rank in zip(
-                    _buckets(bloom, id_, searcher.name), parts[row], ranks[row], strict=True
-                )
+                _token(searcher, whole, id_, *part)
+                for part in enumerate(zip(values[row].tolist(), ranks[row], strict=True))
             ],
-            0.0 if bonus is None else float(bonus.of_id[id_]),
+            float(prior.surplus[id_]),
             [
                 Dependence(place, name, difference)
                 for (place, name), difference in zip(context, differences[row], strict=True)
@@ -79,9 +80,29 @@ def _why(searcher: Searcher, query: Query, ids: Tensor, log_probs: Tensor) -> li
     ]
 
 
+def _token(searcher: Searcher, log_probs: Tensor, id_: int, hash_: int, value: tuple[float, int]) -> Token:
+    """One bucket of an answer, and its members by their share of the bucket's probability."""
+    bloom = searcher.model.target_bloom
+    bucket, token = int(bloom.buckets(id_)[hash_]), int(bloom.digest(id_)[hash_])
+    members, shares = bucket_shares(log_probs, bloom, searcher.id_prior, hash_, bucket)
+    order = shares.argsort(descending=True, stable=True)
+    mates = [at for at in order[: MAX_MATES + 1].tolist() if int(members[at]) != id_][:MAX_MATES]
+    return Token(
+        hash_,
+        bucket,
+        token,
+        len(members),
+        [searcher.name(int(members[at])) for at in mates],
+        log_prob=value[0],
+        rank=value[1],
+        share=float(shares[members == id_]),
+        mate_shares=[float(shares[at]) for at in mates],
+    )
+
+
 def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_probs: Tensor) -> Certificate:
     """Search again by opening buckets, even where ranking all ids is faster."""
-    bloom, bonus = searcher.model.target_bloom, searcher.bonus
+    bloom = searcher.model.target_bloom
     options = searcher.search_options([query])
     for name in ("exclude", "min_score"):  # a row for each mask
         options[name] = None if options[name] is None else options[name][mask : mask + 1]
@@ -89,17 +110,13 @@ def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_p
     if query.options.max_rounds is None and not bool(found.certified):
         found = searcher.search(log_probs[None], **options)
     edge, bound = found.edge[0].cpu(), float(found.bound)
-    upper = log_probs if bonus is None else log_probs + bonus.of_bucket.cpu()
-    opened = upper > edge[:, None]
-
-    shown = _shown(bloom, ids, upper, opened)
+    opened = log_probs > edge[:, None]
+    shown = _shown(bloom, ids, log_probs, opened)
     buckets = bloom.buckets(shown)
-    hashes = torch.arange(bloom.num_hashes)
-    values = log_probs[hashes, buckets]
-    if bonus is not None:
-        values = values + (bonus.of_id.cpu()[shown] / bloom.num_hashes)[:, None]
-    is_open, is_answer = opened[hashes, buckets].any(dim=1), torch.isin(shown, ids)
-    best = torch.where(is_open & ~is_answer, values.sum(dim=1), -torch.inf).topk(min(BEST_SHOWN, len(shown))).indices
+    values = log_contributions(log_probs[None], bloom, shown[None], searcher.id_prior)[0].exp()
+    is_open, is_answer = opened[torch.arange(bloom.num_hashes), buckets].any(dim=1), torch.isin(shown, ids)
+    others = torch.where(is_open & ~is_answer, values.sum(dim=1), -torch.inf)
+    best = others.topk(min(BEST_SHOWN, len(shown))).indices
     sampled = [where.nonzero()[:, 0] for where in (is_open & ~is_answer, ~is_open)]
     sampled = [where[:: -(-len(where) // SAMPLE_SHOWN) or 1] for where in sampled]
     kept = torch.cat([is_answer.nonzero()[:, 0], best, *sampled]).unique()
@@ -110,12 +127,11 @@ def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_p
     excluded = torch.zeros_like(is_open) if permitted is None else ~permitted[0]
     names = map(searcher.name, shown.tolist())
     columns = (names, *(part.tolist() for part in (values, is_open, is_answer, excluded)))
-    full = len(ids) == query.k
-    kth = float(found.scores[0, query.k - 1]) if full else query.options.min_score
+    is_full, is_whole, lowest = len(ids) == query.k, bound == -torch.inf, query.options.min_score or 0
     return Certificate(
-        kth,
-        None if bound == -torch.inf else bound,
-        None if bound == -torch.inf else edge.tolist(),
+        math.exp(found.scores[0, query.k - 1]) if is_full else lowest if lowest > 0 else None,
+        None if is_whole else math.exp(bound),
+        None if is_whole else (edge.exp() / bloom.num_hashes).tolist(),
         opened.sum(dim=1).tolist(),
         bloom.num_buckets,
         [Point(*row) for row in zip(*columns, strict=True)],

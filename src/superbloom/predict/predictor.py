@@ -96,26 +96,25 @@ class Predictor(Searcher):
         for numbers in together.values():
             rows = [starts[i] + row for i in numbers for row in range(len(queries[i].places))]
             asked = log_probs if len(rows) == len(log_probs) else log_probs[rows]
-            masks = self._named(self.search(asked, **self.search_options([queries[number] for number in numbers])))
+            options = self.search_options([queries[number] for number in numbers])
+            found = self.search(asked, **options)
+            is_log = self.is_posterior(options["combine"])
+            masks = self._named(found, found.scores if is_log else self.log_probability(asked, found.ids))
             for number in numbers:
                 size = len(queries[number].places)
                 answers[number], masks = masks[:size], masks[size:]
         return [answers[number] for number in range(len(queries))]
 
-    def _named(self, found: TopK) -> list[tuple[Found, Tensor]]:
+    def _named(self, found: TopK, log_probability: Tensor) -> list[tuple[Found, Tensor]]:
         """The answer of each row with names and probabilities, and its ids."""
-        assert found.mass is not None
-        assert found.unscored is not None
-        scaled = found.scores / self.temperature
-        shares = (scaled - found.mass[:, None]).exp().tolist()
-        lowest = (scaled - torch.logaddexp(found.mass, found.unscored)[:, None]).exp().tolist()
+        probabilities = log_probability.exp().tolist()
         ids, scores, sizes = found.ids.tolist(), found.scores.tolist(), (found.ids >= 0).sum(dim=1).tolist()
         proofs = zip(found.certified.tolist(), found.rounds.tolist(), found.scored.tolist(), strict=True)
         answers = []
         for row, (certified, rounds, scored) in enumerate(proofs):
-            columns = zip(*(column[row][: sizes[row]] for column in (ids, scores, shares, lowest)), strict=True)
+            columns = zip(*(column[row][: sizes[row]] for column in (ids, scores, probabilities)), strict=True)
             predictions = [
-                Prediction(self.name(id_), score, certified, share, low) for id_, score, share, low in columns
+                Prediction(self.name(id_), score, certified, probability) for id_, score, probability in columns
             ]
             answers.append((Found(predictions, certified, rounds, scored), found.ids[row, : sizes[row]]))
         return answers

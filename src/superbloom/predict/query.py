@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from superbloom.config import QueryOptions
-from superbloom.search import is_sum
+from superbloom.search import is_posterior
 from superbloom.special import Special
 
 
@@ -67,8 +67,8 @@ class Query:
     def group(self) -> tuple[Any, ...] | None:
         """Queries of equal groups are searched together; a query without a group is searched alone."""
         options = self.options
-        alone = self.allow is not None or not is_sum(options.combine)
-        return None if alone else (options.k, options.beam, options.max_rounds)
+        alone = self.allow is not None or not (options.combine is None or is_posterior(options.combine))
+        return None if alone else (options.k, options.beam, options.max_rounds, options.combine)
 
 
 def parts(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:

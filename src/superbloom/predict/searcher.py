@@ -5,6 +5,7 @@ ids (batch, n), places (batch, p)  →  token log-probabilities (batch · p, m, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from superbloom.config import HeadOptions
 from superbloom.model import Head, Model
 from superbloom.predict.query import Query, padded
-from superbloom.search import Bonus, TopK, is_sum, top_k
+from superbloom.search import IdPrior, TopK, is_posterior, log_probability, top_k
 
 # Memory for the token log-probabilities of the queries that are ranked together, and the most such queries.
 MAX_LOG_PROB_BYTES = 128 * 2**20
@@ -46,38 +47,43 @@ class Searcher:
         config = self.model.config
         return max(1, min(MAX_QUERIES_TOGETHER, MAX_LOG_PROB_BYTES // (4 * config.num_hashes * config.output_buckets)))
 
-    @property
-    def temperature(self) -> float:
-        """What scores are divided by before they become probabilities."""
-        return float(self.model.config.num_hashes) if self.model.prior is None else self.model.prior.temperature
-
     @cached_property
-    def bonus(self) -> Bonus | None:
-        """What the prior adds to the score of each id."""
-        prior = self.model.prior
-        return prior.bonus(self.model.target_bloom) if prior is not None and self.prior else None
+    def id_prior(self) -> IdPrior:
+        """How frequent each id is, relative to its buckets; all ids alike without a prior."""
+        bloom, prior = self.model.target_bloom, self.model.prior
+        return IdPrior.uniform(bloom) if prior is None or not self.prior else prior.of_ids(bloom)
 
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
         """Token log-probabilities at each place, (batch · p, m, buckets)."""
         return self.head.log_probs(self.model.encode_only(ids, places))
 
-    def search(self, log_probs: Tensor, k: int | Tensor, **options: Any) -> TopK:
-        """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k.
+    def search(self, log_probs: Tensor, k: int | Tensor, *, combine: Any = None, **options: Any) -> TopK:
+        """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k."""
+        combine = self.model.config.score if combine is None else combine
+        prior = self._placed(log_probs).id_prior if is_posterior(combine) else None
+        return top_k(log_probs, self._bloom, k, combine=combine, prior=prior, **options)
 
-        The prior is a term of the sum. With another combine it is left out.
-        """
+    def log_probability(self, log_probs: Tensor, ids: Tensor) -> Tensor:
+        """The logarithm of the probability of ids (queries, any); −inf for fills of −1."""
+        prior = self._placed(log_probs).id_prior
+        return log_probability(log_probs, self._bloom, ids, prior)
+
+    def _placed(self, log_probs: Tensor) -> Searcher:
+        """Move the tables to the device of the distributions."""
         if self._bloom.table.device != log_probs.device:
             self._bloom = self._bloom.to(log_probs.device)
-            self.bonus = None if self.bonus is None else self.bonus.to(log_probs.device)
-        if is_sum(options.get("combine", "sum")):
-            options.setdefault("bonus", self.bonus)
-        return top_k(log_probs, self._bloom, k, **options)
+            self.id_prior = self.id_prior.to(log_probs.device)
+        return self
+
+    def is_posterior(self, combine: Any) -> bool:
+        """Whether scores are logarithms of probabilities."""
+        return is_posterior(self.model.config.score if combine is None else combine)
 
     def search_options(self, group: Sequence[Query]) -> dict[str, Any]:
         """Options of one search for all masks of queries that are searched together; filters have a row per mask."""
         first, masks = group[0], torch.tensor([len(query.places) for query in group])
         exclude = [query.exclude for query in group]
-        floors = [-torch.inf if (floor := query.options.min_score) is None else floor for query in group]
+        floors = [self._floor(query) for query in group]
         has_floor = floors.count(-torch.inf) < len(floors)
         return {
             "k": first.k,
@@ -87,8 +93,14 @@ class Searcher:
             "exclude": padded(exclude, -1).repeat_interleave(masks, dim=0) if any(exclude) else None,
             "allow": None if first.allow is None else torch.tensor(first.allow, dtype=torch.long),
             "min_score": torch.tensor(floors).repeat_interleave(masks) if has_floor else None,
-            "temperature": self.temperature,
         }
+
+    def _floor(self, query: Query) -> float:
+        """The lowest score of an answer; the min_score of a posterior is a probability."""
+        lowest = query.options.min_score
+        if lowest is None or not self.is_posterior(query.options.combine):
+            return -math.inf if lowest is None else lowest
+        return math.log(lowest) if lowest > 0 else -math.inf
 
     def name(self, id_: int) -> str:
         """The name of a predicted id; in text, two words are joined by an underscore as in the paper."""

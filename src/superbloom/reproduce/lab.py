@@ -121,12 +121,12 @@ class Lab:
         return {
             "hidden": len(held_out),
             "recall": recall(found.rank),
-            "without prior": recall(found.without_prior),
+            "by sum": recall(found.by_sum),
             "tokens": share(int(found.tokens.sum()), found.tokens.size),
             "certified": float(found.certified.mean()),
             "deciles": deciles(found.rank, frequency),
             "ranks": found.rank.tolist(),
-            "ranks without prior": found.without_prior.tolist(),
+            "ranks by sum": found.by_sum.tolist(),
         }
 
     def beams(self, superbloom: Superbloom) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Results:
 
         Names with NO_PRIOR, and cells as in the paper, are ranked without the prior.
         """
-        ranks = "ranks without prior" if name.startswith(PAPER_PREFIX) or name.endswith(NO_PRIOR) else "ranks"
+        ranks = "ranks by sum" if name.startswith(PAPER_PREFIX) or name.endswith(NO_PRIOR) else "ranks"
         cells = self.cells[name.removesuffix(NO_PRIOR)]
         return np.mean([np.array(cell[ranks]) < k for cell in cells], axis=0)
 
@@ -164,7 +164,7 @@ class Results:
         """Return all results for JSON, with one character per rank."""
         cells = [cell | {"ranks": coded(cell["ranks"])} for seeds in self.cells.values() for cell in seeds]
         for cell in cells:
-            cell.pop("ranks without prior", None)
+            cell.pop("ranks by sum", None)
         return {"settings": self.settings, "yardsticks": self.yardsticks, "costs": self.costs, "cells": cells}
 
 

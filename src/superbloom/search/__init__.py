@@ -3,22 +3,29 @@
     log_probs (batch, m, num_buckets)  →  ids, scores (batch, k)
 
 Read reference.py first: Algorithm 1 in plain code. certified.py is the fast search, with cost.py (open more buckets, or
-rank every id?), filters.py (which ids may be returned), scoring.py (what a score is) and mass.py (probabilities).
+rank every id?), filters.py (which ids may be returned), combined.py and posterior.py (what a score is).
 """
 
-from superbloom.search.certified import TopK, exhaustive, top_k
+from superbloom.search.certified import exhaustive, top_k
 from superbloom.search.filters import Filter
+from superbloom.search.opening import TopK
+from superbloom.search.posterior import bucket_shares, log_contributions, log_probability
 from superbloom.search.reference import reference_top_k
-from superbloom.search.scoring import COMBINES, Bonus, Combine, is_sum
+from superbloom.search.scoring import COMBINES, Bonus, Combine, IdPrior, is_posterior, is_sum
 
 __all__ = [
     "COMBINES",
     "Bonus",
     "Combine",
     "Filter",
+    "IdPrior",
     "TopK",
+    "bucket_shares",
     "exhaustive",
+    "is_posterior",
     "is_sum",
+    "log_contributions",
+    "log_probability",
     "reference_top_k",
     "top_k",
 ]

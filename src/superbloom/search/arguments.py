@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from superbloom.errors import InputError, check_whole
 from superbloom.hashing import BloomHash
-from superbloom.search.scoring import Bonus
+from superbloom.search.scoring import Bonus, Combine, is_sum
 
 
-def check_inputs(
-    log_probs: Tensor, bloom: BloomHash, bonus: Bonus | None, temperature: float | None, is_sum: bool
-) -> None:
+def check_inputs(log_probs: Tensor, bloom: BloomHash) -> None:
     if log_probs.dim() != 3 or log_probs.shape[1:] != (bloom.num_hashes, bloom.num_buckets):
         raise InputError(
             f"log_probs of shape {tuple(log_probs.shape)} given; these hash functions need "
             f"(batch, {bloom.num_hashes}, {bloom.num_buckets}): are they another model's?"
         )
-    fits = bonus is None or (bonus.of_bucket.shape == log_probs.shape[1:] and len(bonus.of_id) == bloom.num_ids)
-    if not fits or not (bonus is None or is_sum):
+
+
+def check_bonus(bonus: Bonus | None, bloom: BloomHash, combine: str | Sequence[float] | Combine) -> None:
+    shape = (bloom.num_hashes, bloom.num_buckets)
+    fits = bonus is None or (bonus.of_bucket.shape == shape and len(bonus.of_id) == bloom.num_ids)
+    if not fits or not (bonus is None or is_sum(combine)):
         raise InputError("a bonus is a term of the sum, for the ids of these tables: combine='sum', or no bonus")
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise InputError(f"temperature={temperature} given; more than 0 is allowed")
 
 
 def checked_k(k: int | Tensor, batch: int, num_ids: int, device: torch.device) -> tuple[Tensor, int]:

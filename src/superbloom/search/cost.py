@@ -23,7 +23,6 @@ MEMBER_COST = 10  # of a member of an opened bucket, which is looked up at rando
 ROUND_COST = 120_000  # of starting a round
 DIRECT_COST = 25_000  # of starting a direct ranking
 HOPELESS_FACTOR = 4  # opening buckets may cost this many times a direct ranking before a query gives up
-QUICK_RANKING_IDS = 500_000  # ids ranked in two milliseconds
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class CostModel:
 
     bloom: BloomHash
     filter: Filter
-    wants_mass: bool
 
     def members(self, width: int) -> int:
         """The most ids that `width` buckets of each hash can hold."""
@@ -49,12 +47,7 @@ class CostModel:
         return max(1, MAX_MEMBERS_AT_ONCE // self.members(width))
 
     def is_direct_cheaper(self, queries: int, width: int) -> bool:
-        """Whether to rank every id now instead of opening buckets up to a width.
-
-        A direct ranking also gives the exact mass. So it is chosen if the mass is wanted and there are few ids.
-        """
-        if self.wants_mass and self.filter.work <= QUICK_RANKING_IDS:
-            return True
+        """Whether to rank every id now instead of opening buckets up to a width."""
         return queries * (DIRECT_COST + self.filter.work) <= ROUND_COST + queries * MEMBER_COST * self.members(width)
 
     def is_hopeless(self, queries: Queries, width: int) -> Tensor:

@@ -30,7 +30,6 @@ class Queries:
     scored: Tensor  # (q,)
     width: Tensor  # (q,)
     earlier: Tensor  # (q,) the bound at a fraction of the width, for the cost model
-    mass: Tensor  # (q,) log Σ exp(score / temperature) over the scored ids
 
     @classmethod
     def start(cls, k: Tensor, floor: Tensor, num_hashes: int, largest_k: int) -> Queries:
@@ -53,8 +52,15 @@ class Queries:
             scored=row(0, torch.long),
             width=row(0, torch.long),
             earlier=row(torch.inf),
-            mass=row(-torch.inf),
         )
+
+    def finish(self, best: list[Tensor], scored: list[int]) -> None:
+        """Take the keys of a direct ranking, one tensor per query; such an answer is certified."""
+        self.best = torch.stack(best) if best else self.best
+        self.scored = torch.tensor(scored, dtype=torch.long, device=self.scored.device)
+        self.certified = torch.ones_like(self.certified)
+        self.bound = torch.full_like(self.bound, -torch.inf)
+        self.edge = torch.full_like(self.edge, -torch.inf)
 
     def __len__(self) -> int:
         return len(self.number)

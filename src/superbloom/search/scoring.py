@@ -31,6 +31,10 @@ def is_sum(combine: str | Sequence[float] | Combine) -> bool:
     return isinstance(combine, str) and combine == "sum"  # compare texts only: == of an array gives an array
 
 
+def is_posterior(combine: str | Sequence[float] | Combine) -> bool:
+    return isinstance(combine, str) and combine == "posterior"
+
+
 def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
     """The function that combines the log-probabilities of m hashes: by name, by weights, or a caller's own.
 
@@ -39,7 +43,7 @@ def fold_of(combine: str | Sequence[float] | Combine, num_hashes: int) -> Fold:
     """
     if isinstance(combine, str):
         if combine not in COMBINES:
-            known = ", ".join(COMBINES)
+            known = ", ".join(["posterior", *COMBINES])
             raise InputError(f"combine={combine!r} given; {known}, a weight for each hash, or a function are allowed")
         return COMBINES[combine]
     if callable(combine):
@@ -96,3 +100,39 @@ class Bonus:
 
     def to(self, device: torch.device) -> Bonus:
         return self if self.of_id.device == device else Bonus(self.of_id.to(device), self.of_bucket.to(device))
+
+
+@dataclass(frozen=True)
+class IdPrior:
+    """How frequent each id is, relative to the buckets it lies in: log prior(id) − Σ_j log prior(bucket_j(id))."""
+
+    surplus: Tensor  # (num_ids,)
+
+    @classmethod
+    def of(cls, counts: Tensor, bloom: BloomHash) -> IdPrior:
+        """From the number of times each id occurs; a prior is the share of counts plus one.
+
+        Ids that were added later have the count −1. They add nothing to the prior of their buckets, so that the
+        surplus of other ids does not change.
+
+        >>> table = torch.tensor([[0, 0], [0, 1], [1, 0]], dtype=torch.int32)
+        >>> bloom = BloomHash.from_table(table, num_buckets=2, alpha=2)
+        >>> IdPrior.of(torch.tensor([7, 3, 3]), bloom).surplus.exp().tolist()  # 8/16 over 12/16 · 12/16, …
+        [0.88..., 1.33..., 1.33...]
+        """
+        prior = counts.double() + 1
+        total = prior.sum()
+        surplus = (prior.clamp(min=1) / total).log()
+        prior /= total
+        for buckets in bloom.table.T.long():
+            of_bucket = torch.zeros(bloom.num_buckets, dtype=torch.double, device=prior.device)
+            surplus -= of_bucket.index_add_(0, buckets, prior).clamp_(min=1 / total).log()[buckets]
+        return cls(surplus.float())
+
+    @classmethod
+    def uniform(cls, bloom: BloomHash) -> IdPrior:
+        """All ids are equally likely."""
+        return cls.of(torch.zeros(bloom.num_ids, device=bloom.table.device), bloom)
+
+    def to(self, device: torch.device) -> IdPrior:
+        return self if self.surplus.device == device else IdPrior(self.surplus.to(device))

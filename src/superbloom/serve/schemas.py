@@ -130,12 +130,11 @@ class BatchRequest(Strict):
 
 
 class Named(BaseModel):
-    """A predicted name. The search proves that its probability is between at_least and probability."""
+    """A predicted name, its score and its probability among all names of the catalogue."""
 
     name: str
     score: float
     probability: float
-    at_least: float
 
 
 class Search(BaseModel):
@@ -147,7 +146,10 @@ class Search(BaseModel):
 
 
 class Mask(BaseModel):
-    """The answer for one mask. certified: no other name of the catalogue scores higher."""
+    """The answer for one mask. certified: no other name has a higher score under this model.
+
+    Scores are logarithms of probabilities. A model that ranks by the paper's sum has no certificate.
+    """
 
     certified: bool
     search: Search
@@ -235,9 +237,6 @@ def mask_of(found: Found, num_ids: int) -> dict[str, Any]:
     mask: dict[str, Any] = {
         "certified": found.certified,
         "search": {"rounds": found.rounds, "scored": found.scored, "num_ids": num_ids},
-        "predictions": [
-            {"name": p.name, "score": p.score, "probability": p.probability, "at_least": p.at_least}
-            for p in found.predictions
-        ],
+        "predictions": [{"name": p.name, "score": p.score, "probability": p.probability} for p in found.predictions],
     }
     return mask if found.explanation is None else mask | asdict(found.explanation)

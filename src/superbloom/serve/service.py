@@ -127,7 +127,7 @@ class Service:
             "seq_len": config.seq_len,
             "parameters": model.network.num_parameters(),
             "precision": self.predictor.head.precision,
-            "prior": self.predictor.bonus is not None,
+            "prior": self.predictor.prior and self.predictor.model.prior is not None,
             "separate_targets": model.vocab is not model.target_vocab,
             "steps": training.get("steps"),
             "trained_seconds": training.get("seconds"),

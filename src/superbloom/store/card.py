@@ -49,12 +49,11 @@ LIMITS = """\
   in the same buckets.
 - **It knows what occurred together in its corpus**, with the time, the gaps and the biases of that corpus. It knows
   nothing else about what the names stand for. It answers frequent names more often, and rare names less well.
-- **Names share buckets.** A name that has nothing to do with the context can be an answer because it shares a bucket
-  with one that has. `superbloom inspect` shows which names share a bucket.
+- **Names share buckets.** The model divides the probability of a bucket among its names by what the other hash says and
+  by how frequent they are. Rare names are sometimes confused. `superbloom inspect` shows which names share a bucket.
 - **Certified** means: no other allowed name of the catalogue has a higher score by this model. It does not mean that
   the answer is true, or that the model is good.
-- **Probabilities** are this model's belief, scaled by one temperature that was fitted on validation rows. Measure them
-  on your own rows before you rely on their size.
+- **Probabilities** are this model's belief. `superbloom evaluate --out` draws them against what is observed.
 - **Every name of the catalogue, and how often it occurs, can be read from this folder.** The rows it was trained on
   are not in it."""
 
@@ -122,7 +121,7 @@ def _what(model: Model) -> str:
     return (
         f"A Superbloom over {config.num_ids:,} {kind}{second}: a Transformer that reads each of them as "
         f"{config.num_hashes} of {config.num_tokens:,} tokens, and answers a `[MASK]` with the best of the whole "
-        f"catalogue, with the proof that no other scores higher. The most frequent are: {names}."
+        f"catalogue, with the proof that no other is more likely under this model. The most frequent are: {names}."
     )
 
 
@@ -208,7 +207,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         figures = metrics["test"]
         ks = list(figures["recall"])
         rows = {"this model": figures["recall"]}
-        rows |= {"without prior": figures["without prior"]} if "without prior" in figures else {}
+        rows |= {"the paper's sum": figures["by sum"]} if "by sum" in figures else {}
         rows |= figures.get("yardsticks", {})
         table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in rows.items()]
         header = [f"{figures['rows']:,} hidden elements of test rows", *(f"rec@{escaped(k)}" for k in ks)]

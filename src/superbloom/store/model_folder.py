@@ -4,7 +4,7 @@
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
     README.md           the model card (card.py), yours to edit
-A trained model adds prior.safetensors: id frequencies, their weight and the temperature. A model with a second
+A trained model adds prior.safetensors: how often each id occurs in training. A model with a second
 vocabulary adds target_bloom.safetensors and targets.arrow.
 """
 
@@ -64,7 +64,7 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
             _write(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
             model.target_vocab.write(temporary / "targets.arrow")
         if model.prior is not None:
-            _write(_prior_tensors(model.prior), temporary / "prior.safetensors")
+            _write({"counts": model.prior.counts}, temporary / "prior.safetensors")
         (temporary / "metrics.json").write_text(json.dumps(_thinned(metrics), indent=2) + "\n")
         name = Path(folder).resolve().name
         text = card(model, training, metrics, name=name, before=_card_of(Path(folder)))
@@ -212,20 +212,14 @@ def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig, mappe
         if path.exists():
             raise InputError(f"{path} is not listed in config.json; save the model again")
         return None
-    expected = {"counts": ("I32", str(config.num_target_ids or config.num_ids)), "scale": ("F32", "2")}
-    if _tensors(path) != expected:
-        raise InputError(f"{path} holds {_tensors(path)!s:.200}; {expected} is expected: save the model again")
-    found = _load_tensors(path, mapped)
-    weight, temperature = found["scale"].tolist()
-    if int(found["counts"].min()) < -1 or not (0 <= weight <= 10 and 1e-3 <= temperature <= 1e3):
-        raise InputError(
-            f"{path}: counts below −1, or weight={weight}, temperature={temperature}: save the model again"
-        )
-    return Prior(found["counts"], weight, temperature)
-
-
-def _prior_tensors(prior: Prior) -> dict[str, Tensor]:
-    return {"counts": prior.counts, "scale": torch.tensor([prior.weight, prior.temperature])}
+    expected = {"counts": ("I32", str(config.num_target_ids or config.num_ids))}
+    held = {name: shape for name, shape in _tensors(path).items() if name != "scale"}  # older folders have a scale
+    if held != expected:
+        raise InputError(f"{path} holds {held!s:.200}; {expected} is expected: save the model again")
+    counts = _load_tensors(path, mapped)["counts"]
+    if int(counts.min()) < -1:
+        raise InputError(f"{path}: counts below −1: save the model again")
+    return Prior(counts)
 
 
 def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, num_ids: int, num_buckets: int) -> None:

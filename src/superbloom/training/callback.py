@@ -14,7 +14,7 @@ from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import KS, HeldOut, ranks
-from superbloom.model import Model, Prior, training_counts
+from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.runtime import is_main_process
 from superbloom.training.distributed import agree
@@ -46,8 +46,7 @@ class TrainingCallback(L.Callback):
         progress: TrainingProgress,
         seconds: float = 0.0,
     ) -> None:
-        prior = Prior.untuned(training_counts(corpus), model.target_bloom)
-        self.predictor = Predictor(replace(model, prior=prior))
+        self.predictor = Predictor(replace(model, prior=Prior.of_corpus(corpus)))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Tensor] = {}  # weights with the highest validation recall, the last of equal ones
@@ -104,7 +103,7 @@ class TrainingCallback(L.Callback):
             with training.optimizer.averaged():
                 training.gather_sharded_weights()
                 if is_main_process():
-                    rank = ranks(self.predictor, self.held_out).rank
+                    rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
                     recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
                     highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
                     better, best = recall["recall_at_10"] > highest, recall["recall_at_10"] >= highest

@@ -1,6 +1,7 @@
 """Answers, why each was given, the certificate, the report, and a link that holds all of it."""
 
 import json
+import math
 import re
 import shlex
 import urllib.request
@@ -21,7 +22,7 @@ from tests.support.page import (
     asked,
     has_chips,
     keep,
-    minus,
+    percent,
     serving,
 )
 
@@ -29,6 +30,14 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; the page is tested in one"),
 ]
+
+
+MEANING = {
+    True: "Certified: no other name has a higher probability under this model.",
+    False: "Not certified: another name may have a higher probability under this model.",
+}
+PERCENT = r"[\d.]+(?:·10[⁻⁰¹²³⁴-⁹]+)? %"
+ADDS = "adds to the probability"
 
 
 def test_answers_follow_the_context(visitor, address, model):
@@ -40,7 +49,7 @@ def test_answers_follow_the_context(visitor, address, model):
     expected = model.predict([ONE, added], k=5)
     expect(page.locator(".answer .name")).to_have_text([answer.name for answer in expected])
     assert page.evaluate("document.activeElement.classList.contains('plus')")  # the focus stays in the list
-    expect(page.locator(".answer .chance").first).to_have_text(re.compile(r"^[\d.–<]+ %$"))
+    expect(page.locator(".answer .chance").first).to_have_text(re.compile(r"^<?[\d.]+ %$"))
     page.get_by_role("combobox", name="Answers").select_option("10")
     expect(page.locator(".answer")).to_have_count(10)
     page.get_by_label("leave out names of the context").check()
@@ -48,20 +57,19 @@ def test_answers_follow_the_context(visitor, address, model):
     expect(page.locator(".answer .name")).to_have_text([answer.name for answer in left])
     expect(page.locator(".dot-out")).not_to_have_count(0)
     expect(page.locator("#live")).to_contain_text("10 answers: ")
-    expect(page.locator("#live")).to_contain_text("certified.")
+    expect(page.locator("#live")).to_contain_text(MEANING[True])
 
 
-def test_a_range_is_shown_where_the_share_is_not_known(visitor, address):
-    page = visitor.open(address, ("c", ONE), ("k", 5), ("beam", 1))
+@pytest.mark.parametrize("query", [{}, {"beam": 1, "exact": False}])
+def test_an_answer_has_one_probability_and_a_bar_of_its_length(visitor, address, query):
+    page = visitor.open(address, ("c", ONE), ("k", 5), *([("beam", 1)] if query else []))
     answers(page)
-    (mask,) = asked(address, "v1/predict", {"context": [ONE], "k": 5, "beam": 1, "exact": False})["masks"]
-    first = mask["predictions"][0]
-    assert first["at_least"] < first["probability"]
-    expect(page.locator(".answer .chance").first).to_contain_text("–")
-    widths = page.locator(".answer").first.locator(".bar span").evaluate_all("all => all.map(one => one.style.width)")
-    sure, maybe = (float(width.rstrip("%")) for width in widths)
-    assert sure == pytest.approx(100 * first["at_least"] / first["probability"], abs=0.1)
-    assert sure + maybe == pytest.approx(100, abs=0.1)
+    (mask,) = asked(address, "v1/predict", {"context": [ONE], "k": 5} | query)["masks"]
+    probabilities = [prediction["probability"] for prediction in mask["predictions"]]
+    shown = page.locator(".answer .chance").all_text_contents()
+    assert [percent(text) for text in shown] == pytest.approx(probabilities, rel=0.05, abs=1e-5)
+    widths = page.locator(".answer .bar span").evaluate_all("all => all.map(one => parseFloat(one.style.width))")
+    assert widths == pytest.approx([100 * p / probabilities[0] for p in probabilities], abs=0.1)
 
 
 def test_an_overtaken_answer_is_dropped(visitor, address, model):
@@ -91,27 +99,45 @@ def test_an_overtaken_answer_is_dropped(visitor, address, model):
     assert answers(page) == expected
 
 
-def test_why_an_answer_adds_up(visitor, address):
+def test_the_parts_of_an_answer_make_its_probability(visitor, address):
     page = visitor.open(address, ("c", ONE), ("c", TWO), ("k", 5))
     answers(page)
     row = page.locator(".answer").nth(1)
     row.press("Enter")
     expect(row).to_have_attribute("aria-expanded", "true")
     (mask,) = asked(address, "v1/predict", {"context": [ONE, TWO], "k": 5, "explain": True})["masks"]
-    why, score = mask["why"][1], mask["predictions"][1]["score"]
+    why, answer = mask["why"][1], mask["predictions"][1]
     panel = page.locator(f"#{row.get_attribute('aria-controls')}")
-    *parts, total = (minus(text) for text in panel.locator(".sum .number").all_text_contents())
-    assert len(parts) == 3  # two hashes and the prior
-    assert sum(parts) == pytest.approx(total, abs=0.02)
-    assert total == pytest.approx(score, abs=0.01)
-    for token in why["tokens"]:
-        expect(panel.locator(".sum")).to_contain_text(f"Hash {token['hash'] + 1}, bucket {token['bucket']}")
-        expect(panel.locator(".sum")).to_contain_text(f"number {token['rank']} of ")
-    mates = panel.locator(".mates .entry").all_text_contents()
-    assert mates == [mate for token in why["tokens"] for mate in token["mates"]]
+    *rows, total = (one.locator("td").all_text_contents() for one in panel.locator(".parts tbody tr").all())
+    products = []
+    for (bucket, share, product), token in zip(rows, why["tokens"], strict=True):
+        assert percent(bucket) == pytest.approx(math.exp(token["log_prob"]), rel=0.01)
+        assert percent(share) == pytest.approx(token["share"], rel=0.01)
+        products.append(percent(product))
+        assert products[-1] == pytest.approx(percent(bucket) * percent(share), rel=0.02)
+        expect(panel.locator(".parts")).to_contain_text(f"bucket {token['bucket']}, number {token['rank']} of ")
+    assert total[:2] == ["", ""]
+    assert percent(total[2]) == pytest.approx(sum(products) / len(products), rel=0.02)
+    assert percent(total[2]) == pytest.approx(answer["probability"], rel=0.01)
+    expect(panel).to_contain_text("how frequent a name is among its bucket mates")
+    expect(panel).to_contain_text(f"{why['prior']:+.2f} for this name".replace("-", "−"))
+
+    for bucket, token in zip(panel.locator(".buckets > li").all(), why["tokens"], strict=True):
+        members = [(answer["name"], token["share"]), *zip(token["mates"], token["mate_shares"], strict=True)]
+        members.sort(key=lambda member: -member[1])
+        assert bucket.locator(".name").all_text_contents() == [name for name, _ in members]
+        assert bucket.locator(".own .name").all_text_contents() == [answer["name"]]
+        shares = [percent(text) for text in bucket.locator(".number").all_text_contents()]
+        assert shares[: len(members)] == pytest.approx([share for _, share in members], rel=0.06)
+        widths = bucket.locator(".bar span").evaluate_all("all => all.map(one => parseFloat(one.style.width))")
+        assert sum(widths) == pytest.approx(100, abs=0.1)  # with those that are not named
+
     assert panel.locator(".needs .name").all_text_contents() == [ONE, TWO]
-    shown = [minus(text) for text in panel.locator(".needs .number").all_text_contents()]
-    assert shown == pytest.approx([one["difference"] for one in why["depends_on"]], abs=0.01)
+    shown = [
+        math.log(float(text[1:].replace(",", ""))) * (1 if text[0] == "×" else -1)
+        for text in panel.locator(".needs .number").all_text_contents()
+    ]
+    assert shown == pytest.approx([one["difference"] for one in why["depends_on"]], abs=0.05)
     sides = panel.locator(".needs .diverging span").evaluate_all("all => all.map(one => one.className)")
     assert sides == ["adds" if value >= 0 else "takes" for value in shown]
     keep(page, "why")
@@ -130,28 +156,32 @@ def test_the_certificate_is_drawn(visitor, address, beam):
 
     expect(page.locator(".badge")).to_have_text("certified" if mask["certified"] else "not certified")
     sentence = page.locator(".proof").text_content()
-    assert f"{proof['bound']:.2f}".replace("-", "−") in sentence
-    assert f"{proof['kth']:.2f}".replace("-", "−") in sentence
-    assert sentence.endswith("proven that none is missing." if mask["certified"] else "not certified.")
+    bound, kth = (percent(text) for text in re.findall(PERCENT, sentence))
+    assert (bound, kth) == pytest.approx((proof["bound"], proof["kth"]), rel=0.01)
+    assert ("none is missing" in sentence) == mask["certified"]
+    expect(page.locator(".meaning")).to_have_text(MEANING[mask["certified"]])
+    expect(page.locator(".certificate")).to_contain_text("nothing about whether the answers are right in the world")
     for kind, count in [
         ("answer", sum(point["answer"] for point in proof["points"])),
         ("unseen", sum(not point["opened"] for point in proof["points"])),
     ]:
         expect(page.locator(f".dot-{kind}")).to_have_count(count)
-    # Certified exactly when the corner lies below the line, also in pixels.
-    line = page.locator("line.level").evaluate("one => ['x1', 'y1', 'x2', 'y2'].map(a => +one.getAttribute(a))")
-    corner = page.locator(".corner rect").evaluate("one => ['x', 'y'].map(a => +one.getAttribute(a) + 5)")
-    x1, y1, x2, y2 = line
-    level = y1 + (corner[0] - x1) * (y2 - y1) / (x2 - x1)  # of the line at the corner; pixels grow downwards
-    assert (corner[1] > level) == mask["certified"]
+    # Certified exactly when the corner lies below the line, also in pixels, which grow downwards.
+    line = re.findall(r"([\d.]+),([\d.]+)", page.locator("path.level").get_attribute("d"))
+    cx, cy = page.locator(".corner rect").evaluate("one => ['x', 'y'].map(a => +one.getAttribute(a) + 5)")
+    assert len(line) > 50
+    assert mask["certified"] == (not any(float(x) < cx and float(y) > cy for x, y in line))
     expect(page.locator(".open-question")).to_have_count(0 if mask["certified"] else 1)
 
     walk = page.get_by_label("Walk through the points, best first")
     walk.press("ArrowRight")
-    best = sorted(proof["points"], key=lambda point: -sum(point["values"]))[1]["name"]
-    assert best in walk.get_attribute("aria-valuetext")
+    best = sorted(proof["points"], key=lambda point: -sum(point["values"]))[1]
+    assert best["name"] in walk.get_attribute("aria-valuetext")
+    *added, total = (percent(text) for text in re.findall(PERCENT, walk.get_attribute("aria-valuetext")))
+    assert added == pytest.approx(best["values"], rel=0.01)
+    assert total == pytest.approx(sum(best["values"]), rel=0.01)
     expect(page.locator(".plane .ring")).to_have_count(1)
-    expect(page.locator(".said")).to_contain_text(best)
+    expect(page.locator(".said")).to_contain_text(best["name"])
     page.get_by_text("The picture in numbers").click()
     expect(page.locator(".certificate table")).to_contain_text(mask["predictions"][0]["name"])
     keep(page, "certified" if mask["certified"] else "not-certified")
@@ -161,7 +191,7 @@ def test_the_certificate_says_when_every_id_was_scored(visitor, address):
     page = visitor.open(address, ("c", ONE), ("k", 20))
     answers(page)
     expect(page.locator(".badge")).to_have_text("certified")
-    expect(page.locator(".proof")).to_contain_text("Every one of the 196 ids was scored")
+    expect(page.locator(".proof")).to_contain_text("All 196 ids were scored")
     page.get_by_role("button", name=re.compile("See what .* would prove")).click()
     expect(page.locator("#panel-ask input[name=way][value=beam]")).to_be_checked()
 
@@ -176,14 +206,24 @@ def test_the_certificate_of_other_numbers_of_hashes(visitor, corpus, hashes):
         select = page.get_by_label("Hashes")
         if hashes == 1:
             expect(select).to_have_count(0)
-            expect(page.locator(".plane .label")).to_have_text(["value under hash 1"])
+            expect(page.locator(".plane .label")).to_have_text([f"what hash 1 {ADDS}"])
         else:
             select.select_option(label="2 and 3")
-            expect(page.locator(".plane .label")).to_have_text(["value under hash 2", "value under hash 3"])
+            expect(page.locator(".plane .label")).to_have_text([f"what hash 2 {ADDS}", f"what hash 3 {ADDS}"])
             expect(
-                page.get_by_text(re.compile("The line is what an unopened id would need .* under hash 1"))
+                page.get_by_text(re.compile("The line is what an unopened id would need .* from hash 1"))
             ).to_be_visible()
         keep(page, f"{hashes}-hashes")
+
+
+def test_a_model_that_ranks_by_the_sum_says_so(visitor, corpus):
+    with serving(Superbloom(alpha=4, score="sum", **SMALL).fit(corpus, steps=2, quiet=True)) as address:
+        page = visitor.open(address, ("c", ONE), ("k", 3))
+        page.locator(".answer").nth(len(answers(page)) - 1).click()
+        expect(page.locator(".meaning")).to_have_text(MEANING[True].replace("probability", "score"))
+        expect(page.locator(".certificate")).to_contain_text("ranks by the sum of the log-probabilities")
+        expect(page.locator(".plane")).to_have_count(0)
+        expect(page.locator(".why .parts")).to_be_visible()
 
 
 def test_the_report(visitor, address, corpus):
@@ -191,7 +231,7 @@ def test_the_report(visitor, address, corpus):
     page.get_by_role("tab", name="Ask").focus()
     page.keyboard.press("ArrowRight")
     panel = page.get_by_role("tabpanel", name="Report")
-    expect(panel.locator("table.recall tbody th")).to_have_text(["this model", "popularity"])
+    expect(panel.locator("table.recall tbody th")).to_have_text(["this model", "the paper's sum", "popularity"])
     expect(panel.locator("table.recall .own .value")).to_have_text(["0.200", "0.800"])
     expect(panel.locator("table.recall .own")).to_contain_text("0.150–0.260")
     expect(panel.locator("svg.plot")).to_have_count(2)
@@ -221,7 +261,7 @@ def test_the_api_tab_gives_a_command_that_works(visitor, address, model):
     assert operations.count() == sum(len(path) for path in paths.values())
     operations.filter(has_text="/v1/predict").first.locator("summary").click()
     expect(operations.first).to_contain_text("min_score")
-    expect(operations.first).to_contain_text("masks[].predictions[].at_least")
+    expect(operations.first).to_contain_text("masks[].predictions[].probability")
     keep(page, "api")
 
 

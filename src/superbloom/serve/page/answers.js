@@ -1,12 +1,14 @@
 // The answers as lists with bars, one list per mask. An answer opens to show its reasons.
 
-import { MASK, el, nameOf, percentRange, plural, spoken } from "./dom.js";
+import { meaningOf } from "./certificate.js";
+import { MASK, el, nameOf, percent, plural, spoken } from "./dom.js";
 import { whyOf } from "./why.js";
 
 export class Answers {
-  // add: null where answers may not be added to the context;  text: whether the context was one.
-  constructor(node, { open, add, point, text }) {
-    Object.assign(this, { node, open, add, point, text });
+  // add: null where answers may not be added to the context;  text: whether the context was one;
+  // prior: whether the model weighs in how frequent names are.
+  constructor(node, { open, add, point, text, prior }) {
+    Object.assign(this, { node, open, add, point, text, prior });
     this.rows = [];
   }
 
@@ -79,9 +81,8 @@ export class Answers {
   }
 
   row(mask, i, prediction, rank, most) {
-    const { name, probability, at_least: low } = prediction;
+    const { name, probability } = prediction;
     const id = `why-${i}-${rank}`;
-    const part = (p) => `${(100 * p) / most}%`;
     const panel = el("div", { id, class: "why", hidden: true });
     const button = el(
       "button",
@@ -99,15 +100,14 @@ export class Answers {
       },
       el("span", { class: "rank soft" }, String(rank + 1)),
       nameOf(name),
-      el("span", { class: "chance" }, percentRange(low, probability)),
+      el("span", { class: "chance" }, percent(probability)),
       el(
         "span",
         { class: "bar", "aria-hidden": "true" },
-        el("span", { class: "sure", vars: { width: part(low) } }),
-        el("span", { class: "maybe", vars: { width: part(probability - low) } }),
+        el("span", { vars: { width: `${(100 * probability) / most}%` } }),
       ),
     );
-    this.rows.push({ mask: i, name, button, panel, fill: () => whyOf(prediction, mask.why?.[rank], mask) });
+    this.rows.push({ mask: i, name, button, panel, fill: () => whyOf(prediction, mask.why?.[rank], mask, this.prior) });
     return el(
       "li",
       {},
@@ -152,16 +152,16 @@ export class Answers {
   }
 }
 
-// One sentence for those who hear the page: the best answers and whether they are proven.
+// One sentence for those who hear the page: the best answers, and what is proven about them.
 export function summaryOf({ masks }) {
   return masks
-    .map(({ predictions, certified }, i) => {
+    .map((mask, i) => {
+      const { predictions } = mask;
       const best = predictions
         .slice(0, 3)
-        .map(({ name, at_least: low, probability }) => `${spoken(name, 40)} ${percentRange(low, probability)}`);
+        .map(({ name, probability }) => `${spoken(name, 40)} ${percent(probability)}`);
       const which = masks.length > 1 ? ` for mask ${i + 1}` : "";
-      const proof = certified ? "certified" : "not certified";
-      return `${plural(predictions.length, "answer")}${which}: ${best.join(", ")}; ${proof}.`;
+      return `${plural(predictions.length, "answer")}${which}: ${best.join(", ")}. ${meaningOf(mask)}`;
     })
     .join(" ");
 }

@@ -1,6 +1,6 @@
 // What proves the answers, or what is missing for that: a sentence, the picture, and the same in numbers.
 
-import { apart, count, el, factsOf, nameOf, number, plural, spoken, tableOf } from "./dom.js";
+import { apart, count, el, factsOf, nameOf, plural, precise, spoken, tableOf } from "./dom.js";
 import { FIRST_BEAM } from "./options.js";
 import { Plane, kindOf } from "./plane.js";
 
@@ -9,13 +9,22 @@ const MOST_ROWS = 50;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const list = (items) => (new Set(items).size === 1 ? items[0] : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`);
 
+// What the word proves, and no more: it is about the model, not about the world. Models that rank by the paper's sum
+// come without a certificate.
+export function meaningOf({ certified, certificate }) {
+  const what = certificate === null ? "score" : "probability";
+  return certified
+    ? `Certified: no other name has a higher ${what} under this model.`
+    : `Not certified: another name may have a higher ${what} under this model.`;
+}
+
 const allScored = ({ edges }) => !edges || edges.some((edge) => edge === null);
 
 // Whether what was opened proves the answers; with every id scored they are proven even if it does not.
 const enough = ({ certified, certificate: { kth, bound } }) =>
   certified && (kth === null || bound === null || bound <= kth);
 
-// One sentence, with the numbers, of what is proven.
+// One sentence, with the numbers, of how it is proven.
 export function proofOf(mask) {
   const { certified, certificate, search, predictions } = mask;
   const { kth, bound, opened } = certificate;
@@ -24,21 +33,20 @@ export function proofOf(mask) {
   const buckets = `${list(opened.map(count))} of the ${count(certificate.num_buckets)} buckets of ${hashes}`;
   const all = search.scored >= search.num_ids;
   if (allScored(certificate) || (all && (kth === null || !enough(mask)))) {
-    return `Every one of the ${ids} ids was scored, so no other belongs into this list.`;
+    return `All ${ids} ids were scored, so none is missing.`;
   }
   const was = opened.every((many) => many === 1) ? "was" : "were";
   const looked = `${buckets} ${was} opened and ${count(search.scored)} of ${ids} ids scored`;
   if (kth === null) {
     const few = `${looked}, with ${predictions.length || "no"} answers`;
     if (certified) return `${few}; no other id may be answered.`;
-    return `${few}; any id in the unopened corner could still be one: not certified.`;
+    return `${few}; any id in the unopened corner could still be one.`;
   }
   const [most, last] = apart(bound, kth);
-  const rest = `any other id scores at most ${most}, the last answer ${last}`;
-  if (all) return `Every one of the ${ids} ids was scored, but ${buckets} are proof enough: ${rest}.`;
-  if (certified) return `${looked}; ${rest}: proven that none is missing.`;
-  const doubt = `an id in the unopened corner could still score up to ${most}, more than the last answer's ${last}`;
-  return `${looked}; ${doubt}: not certified.`;
+  const rest = `an id in no opened bucket has at most ${most}, the last answer has ${last}`;
+  if (all) return `All ${ids} ids were scored, but ${buckets} are proof enough: ${rest}.`;
+  if (certified) return `${looked}; ${rest}, so none is missing.`;
+  return `${looked}; an id in no opened bucket may have up to ${most}, more than the last answer's ${last}.`;
 }
 
 // The pair of hashes that is drawn. With more than two, the others count with their edges: what an id in no opened
@@ -50,15 +58,15 @@ export function slice(certificate, pair) {
   return {
     points: certificate.points.map((point) => ({ ...point, x: point.values[pair[0]], y: point.values[pair[1]] })),
     edges: open ? null : pair.map((hash) => certificate.edges[hash]),
-    line: certificate.kth === null || hidden ? null : certificate.kth - sum(others),
+    line: certificate.kth === null || hidden ? null : Math.max(0, certificate.kth - sum(others)),
     bound: open ? null : certificate.bound - sum(others),
-    labels: pair.map((hash) => `value under hash ${hash + 1}`),
+    labels: pair.map((hash) => `what hash ${hash + 1} adds to the probability`),
   };
 }
 
 export class Certificate {
-  constructor(node, { tryBeam, prior }) {
-    Object.assign(this, { node, tryBeam, prior });
+  constructor(node, { tryBeam }) {
+    Object.assign(this, { node, tryBeam });
     this.mask = 0;
     this.pair = null; // of hashes, that is drawn
     this.frame = el("div", { class: "frame" });
@@ -70,8 +78,25 @@ export class Certificate {
     this.masks = masks;
     this.mask = Math.min(this.mask, masks.length - 1);
     const mask = masks[this.mask];
-    if (!mask?.certificate) return this.node.replaceChildren();
+    if (!mask) return this.node.replaceChildren();
     const { certificate, certified } = mask;
+    const head = [
+      el(
+        "h2",
+        { id: "proof" },
+        "Certificate ",
+        el("span", { class: certified ? "badge" : "badge doubt" }, certified ? "certified" : "not certified"),
+      ),
+      el("p", { class: "meaning" }, meaningOf(mask)),
+    ];
+    if (!certificate) {
+      const sum = "This model ranks by the sum of the log-probabilities of a name's tokens, as in the paper. ";
+      return this.node.replaceChildren(
+        ...head,
+        el("p", { class: "small soft" }, sum, "The picture needs one that ranks by probability."),
+      );
+    }
+    const inCorner = ({ opened, values }) => opened && values.every((value, hash) => value <= certificate.edges[hash]);
     const hashes = certificate.opened.length;
     this.pair ??= hashes === 1 ? [0] : [0, 1];
     // Best first, so that the slider walks down from the best answer.
@@ -89,13 +114,9 @@ export class Certificate {
     this.walk.setAttribute("aria-valuetext", this.points.length ? this.describe(0) : "no points");
     this.node.replaceChildren(
       ...[
-        el(
-          "h2",
-          { id: "proof" },
-          "Certificate ",
-          el("span", { class: certified ? "badge" : "badge doubt" }, certified ? "certified" : "not certified"),
-        ),
+        ...head,
         el("p", { class: "proof" }, proofOf(mask)),
+        el("p", { class: "small soft" }, "This says nothing about whether the answers are right in the world."),
         this.choices(masks, hashes),
         el(
           "figure",
@@ -107,12 +128,12 @@ export class Certificate {
           this.walk,
           this.said,
         ),
-        this.prior &&
-          !allScored(certificate) &&
+        !allScored(certificate) &&
+          this.points.some(inCorner) &&
           el(
             "p",
             { class: "small soft" },
-            "A bucket opens by its most frequent member, so the corner may also hold ids that were opened.",
+            "Opened ids in the corner are in a probable bucket but get a small share of it.",
           ),
         allScored(certificate) &&
           certificate.num_buckets > once &&
@@ -123,7 +144,7 @@ export class Certificate {
             el(
               "button",
               { type: "button", class: "link", onclick: () => this.tryBeam(once) },
-              `See what ${once} buckets a hash would prove`,
+              `See what ${once} buckets per hash would prove`,
             ),
           ),
         this.numbers(mask),
@@ -185,11 +206,11 @@ export class Certificate {
     this.plane.node.addEventListener("pointerleave", () => this.mark(-1));
     this.frame.replaceChildren(this.plane.node);
     const most = (drawn.edges ? mask.certificate.edges : []).map(
-      (edge, hash) => `${number(edge)} under hash ${hash + 1}`,
+      (edge, hash) => `${precise(edge)} from hash ${hash + 1}`,
     );
     const rest = most.filter((_, hash) => !this.pair.includes(hash)).join(", ");
     this.others.hidden = !rest || drawn.line === null;
-    const line = "The line is what an unopened id would need under these two, with the most it can have elsewhere";
+    const line = "The line is what an unopened id would need from these two, with the most that the others can add";
     this.others.textContent = `${line}: ${rest}.`;
   }
 
@@ -200,11 +221,9 @@ export class Certificate {
   describe(i) {
     const { name, values, ...point } = this.points[i];
     const what = { answer: "an answer", out: "left out", seen: "opened", unseen: "not opened" }[kindOf(point)];
-    const terms = values
-      .map((value) => number(value))
-      .join(" + ")
-      .replaceAll("+ −", "− ");
-    return `${spoken(name)}: ${terms} = ${number(sum(values))}, ${what}`;
+    const terms = values.map((value) => precise(value)).join(" + ");
+    const total = values.length > 1 ? `${terms} = ${precise(sum(values))}` : terms;
+    return `${spoken(name)}: ${total}, ${what}`;
   }
 
   mark(i) {
@@ -235,7 +254,7 @@ export class Certificate {
       certificate.points.some((point) => point.excluded) && key("out", "left out"),
       certificate.kth !== null &&
         !(open && many) &&
-        key("level", many ? "enough to get in" : "as good as the last answer"),
+        key("level", many ? "enough to get in" : "as probable as the last answer"),
       !open && key("closed", "unopened corner"),
     );
   }
@@ -245,7 +264,9 @@ export class Certificate {
     const { edges, opened, kth, bound, num_buckets: buckets } = certificate;
     const open = allScored(certificate);
     const openedText = (many, j) =>
-      open ? `all ${count(buckets)} buckets` : `${plural(many, "bucket")} with more than ${number(edges[j])}`;
+      open
+        ? `all ${count(buckets)} buckets opened`
+        : `${plural(many, "bucket")} opened; any other adds at most ${precise(edges[j])}`;
     const answers = this.points.filter(({ answer }) => answer).slice(0, MOST_ROWS);
     return el(
       "details",
@@ -253,13 +274,13 @@ export class Certificate {
       el("summary", {}, "The picture in numbers"),
       factsOf([
         ...opened.map((many, j) => [`Hash ${j + 1}`, openedText(many, j)]),
-        ["An unopened id scores at most", open ? "there is none" : number(bound)],
-        [`The last of ${count(predictions.length)} answers scores`, kth === null ? "anything gets in" : number(kth)],
+        ["An unopened id has at most", open ? "there is none" : precise(bound)],
+        [`The last of ${count(predictions.length)} answers has`, kth === null ? "anything gets in" : precise(kth)],
       ]),
       tableOf(
-        "Values of the answers",
-        ["Answer", ...opened.map((_, j) => `Hash ${j + 1}`), "Score"],
-        answers.map(({ name, values }) => [nameOf(name), ...[...values, sum(values)].map((value) => number(value))]),
+        "What each hash adds to the probabilities of the answers",
+        ["Answer", ...opened.map((_, j) => `Hash ${j + 1} adds`), "Probability"],
+        answers.map(({ name, values }) => [nameOf(name), ...[...values, sum(values)].map((value) => precise(value))]),
       ),
     );
   }

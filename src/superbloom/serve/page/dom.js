@@ -80,19 +80,27 @@ export const number = (x, digits = 2) =>
     .replace("-", "−");
 export const signed = (x, digits = 2) => (Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits);
 
-// As few decimals as tell two numbers apart, so that a sentence never says "−9.87 is below −9.87".
-export function apart(a, b) {
-  let digits = 2;
-  while (digits < 7 && a !== b && a.toFixed(digits) === b.toFixed(digits)) digits += 1;
-  return [number(a, digits), number(b, digits)];
+// A probability where space is short.
+export const percent = (p) =>
+  p > 0 && p < 5e-6 ? "<0.001 %" : `${(100 * p).toFixed(p >= 0.1 ? 1 : p >= 0.001 ? 2 : 3)} %`;
+
+const raised = (n) => String(n).replace(/[-0-9]/g, (c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]);
+
+// A probability with some significant digits, however small it is: 0.0312 %, 1.25·10⁻⁷ %.
+export function precise(p, digits = 3) {
+  const x = 100 * p;
+  if (!(x > 0)) return "0 %";
+  const power = Math.floor(Math.log10(x));
+  if (power >= -3) return `${x.toFixed(Math.max(0, digits - 1 - power))} %`;
+  const [factor, exponent] = x.toExponential(digits - 1).split("e");
+  return `${factor === "1" ? "" : `${factor}·`}10${raised(Number(exponent))} %`;
 }
 
-const digitsOf = (p) => (p >= 0.1 ? 1 : p >= 0.001 ? 2 : 3);
-const hundredths = (p, digits = digitsOf(p)) => (p > 0 && p < 5e-6 ? "<0.001" : (100 * p).toFixed(digits));
-export const percent = (p) => `${hundredths(p)} %`;
-export function percentRange(low, high) {
-  const same = hundredths(low, digitsOf(high)) === hundredths(high);
-  return same ? percent(high) : `${hundredths(low)}–${percent(high)}`;
+// As few digits as tell two probabilities apart, so that a sentence never says "0.12 % is below 0.12 %".
+export function apart(a, b) {
+  let digits = 3;
+  while (digits < 9 && a !== b && precise(a, digits) === precise(b, digits)) digits += 1;
+  return [precise(a, digits), precise(b, digits)];
 }
 
 export function debounce(wait, run) {

@@ -87,10 +87,10 @@ class Page {
       open: (why) => this.store.change({ why }, { replace: true }),
       add: takesAnswers(model) ? (name) => this.chips.add(name) : null,
       text: this.text,
+      prior: model.prior,
       point: (mask, name) => this.certificate.point(mask, name),
     });
     this.certificate = new Certificate($("certificate"), {
-      prior: model.prior,
       tryBeam: (beam) => this.store.change({ beam }),
     });
     this.ask = new Ask({

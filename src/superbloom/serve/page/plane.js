@@ -1,25 +1,32 @@
-// Figure 2 of the paper in SVG: ids in the plane of their values under two hashes. Tinted is what was opened, hatched
-// the corner that was not; the line holds all ids that score as much as the last answer. With one hash, a strip.
+// Figure 2 of the paper in SVG: ids in the plane of what two hashes add to their probabilities. Tinted is what was
+// opened, hatched the corner that was not. The line x + y = p holds all ids as probable as the last answer; it is bent,
+// because the axes are logarithmic: most probabilities are too small for any other picture. With one hash, a strip.
 
-import { number, shown, svg } from "./dom.js";
+import { number, precise, shown, svg } from "./dom.js";
 
-const MARGIN = { left: 40, right: 10, top: 24, bottom: 40 };
+const MARGIN = { left: 56, right: 12, top: 24, bottom: 40 };
 const STRIP = 170; // height with one hash
 const TALLEST = 440;
 const REACH = 20; // pixels from the pointer to a point it means
 const GOLDEN = 0.618;
+const DEPTH = 1e-4; // lowest probability of the axes, relative to the smallest edge or answer
+const STEPS = 96; // of the line, which is bent
 
 function cut(name, most = 26) {
   const letters = [...shown(name)];
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : letters.join("");
 }
 
-// From values to pixels, with some air around what is to be seen.
-function scale(values, from, to) {
-  const [low, high] = [Math.min(...values), Math.max(...values)];
-  const air = 0.06 * (high - low || 1);
-  const at = (value) => from + ((value - low + air) / (high - low + 2 * air)) * (to - from);
-  return { low: low - air, high: high + air, at };
+// From probabilities to pixels by their logarithms, with some air around what is to be seen. What is below the lowest
+// value of the axis lies on its border.
+function scale(values, anchors, from, to) {
+  const positive = (some) => some.filter((value) => value > 0);
+  const least = Math.min(...positive(anchors), 1) * DEPTH;
+  const [first, last] = [Math.max(least, Math.min(...positive(values), 1)), Math.max(...values, least)].map(Math.log);
+  const air = 0.06 * (last - first || 1);
+  const [low, high] = [first - air, last + air];
+  const at = (value) => from + ((Math.max(value > 0 ? Math.log(value) : low, low) - low) / (high - low)) * (to - from);
+  return { low: Math.exp(low), high: Math.exp(high), at };
 }
 
 export function ticks(low, high, wanted = 5) {
@@ -35,12 +42,25 @@ export function ticks(low, high, wanted = 5) {
   }));
 }
 
+// Powers of ten, fewer where there are too many; with 2 and 5 times each where there are too few.
+function logTicks(low, high, wanted) {
+  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const many = last - first + 1;
+  const step = Math.max(1, Math.ceil(many / wanted));
+  const factors = 3 * (many + 1) <= wanted ? [1, 2, 5] : [1];
+  const found = [];
+  for (let power = last; power >= first - 1; power -= step) found.push(...factors.map((factor) => factor * 10 ** power));
+  const inside = found.filter((value) => value >= low && value <= high);
+  return inside.map((value) => ({ value, text: precise(value, 1) }));
+}
+
 export const kindOf = ({ answer, opened, excluded }) =>
   answer ? "answer" : excluded ? "out" : opened ? "seen" : "unseen";
 
 export class Plane {
-  // points: {name, x, y, opened, answer, excluded}, no y with one hash;  edges: [x, y], null if all was opened;
-  // line: what x + y (or x) has to be to get in, null if anything does;  enough: whether the edges are a proof.
+  // All values are probabilities. points: {name, x, y, opened, answer, excluded}, no y with one hash;  edges: [x, y],
+  // null if all was opened;  line: what x + y (or x) has to be to get in, null if anything does;
+  // enough: whether the edges are a proof.
   constructor({ points, edges, line, enough, bound, labels, title }, width) {
     Object.assign(this, { points, edges, line, enough, bound, labels });
     this.flat = labels.length === 1;
@@ -51,10 +71,13 @@ export class Plane {
       top: MARGIN.top,
       bottom: height - MARGIN.bottom,
     };
-    const xs = [...points.map((p) => p.x), ...(edges ? [edges[0]] : []), ...(this.flat && line !== null ? [line] : [])];
-    this.x = scale(xs, this.box.left, this.box.right);
-    if (!this.flat)
-      this.y = scale([...points.map((p) => p.y), ...(edges ? [edges[1]] : [])], this.box.bottom, this.box.top);
+    const axis = (which, hash, from, to) => {
+      const anchors = [...points.filter((p) => p.answer).map((p) => p[which]), ...(edges ? [edges[hash]] : [])];
+      if (line !== null) anchors.push(line);
+      return scale([...points.map((p) => p[which]), ...anchors], anchors, from, to);
+    };
+    this.x = axis("x", 0, this.box.left, this.box.right);
+    if (!this.flat) this.y = axis("y", 1, this.box.bottom, this.box.top);
     this.spots = points.map((p, i) => [this.x.at(p.x), this.flat ? this.strewn(i) : this.y.at(p.y)]);
     this.chosen = svg("g", { class: "chosen" });
     this.node = svg(
@@ -108,16 +131,21 @@ export class Plane {
   }
 
   doubtful(corner) {
-    if (this.line === null) return corner;
+    if (!(this.line > 0)) return corner; // anything gets in
     const [e1, e2] = this.edges;
     const { top, bottom } = this.box;
     if (this.flat) return `M${this.x.at(this.line)},${top}H${this.x.at(e1)}V${bottom}H${this.x.at(this.line)}Z`;
-    const triangle = [
-      [e1, e2],
-      [this.line - e2, e2],
-      [e1, this.line - e1],
-    ];
-    return `M${triangle.map(([x, y]) => `${this.x.at(x)},${this.y.at(y)}`).join("L")}Z`;
+    const ends = [[this.line - e2, e2], ...this.bent().filter(([x, y]) => x <= e1 && y <= e2), [e1, this.line - e1]];
+    return `M${this.x.at(e1)},${this.y.at(e2)}L${this.path(ends)}Z`;
+  }
+
+  path = (spots) => spots.map(([x, y]) => `${this.x.at(x)},${this.y.at(y)}`).join("L");
+
+  // Spots of x + y = line, from the upper left to the lower right, close together where it bends.
+  bent() {
+    const far = Math.log(this.line / Math.min(this.x.low, this.y.low)) + 1;
+    const parts = Array.from({ length: STEPS + 1 }, (_, i) => 1 / (1 + Math.exp(far * (1 - (2 * i) / STEPS))));
+    return parts.map((part) => [this.line * part, this.line * (1 - part)]);
   }
 
   axes() {
@@ -125,12 +153,12 @@ export class Plane {
     const text = (x, y, content, props = {}) => svg("text", { x, y, class: "tick", ...props }, content);
     const parts = [svg("path", { d: `M${left},${top}V${bottom}H${right}`, class: this.flat ? "none" : "axis" })];
     if (this.flat) parts.push(svg("line", { x1: left, y1: bottom, x2: right, y2: bottom, class: "axis" }));
-    for (const { value, text: label } of ticks(this.x.low, this.x.high, (right - left) / 70)) {
+    for (const { value, text: label } of logTicks(this.x.low, this.x.high, (right - left) / 70)) {
       parts.push(text(this.x.at(value), bottom + 16, label, { "text-anchor": "middle" }));
     }
     parts.push(text(right, bottom + 33, this.labels[0], { "text-anchor": "end", class: "tick label" }));
     if (!this.flat) {
-      for (const { value, text: label } of ticks(this.y.low, this.y.high, (bottom - top) / 60)) {
+      for (const { value, text: label } of logTicks(this.y.low, this.y.high, (bottom - top) / 40)) {
         parts.push(text(left - 6, this.y.at(value) + 4, label, { "text-anchor": "end" }));
       }
       parts.push(text(2, top - 10, this.labels[1], { class: "tick label" }));
@@ -157,7 +185,7 @@ export class Plane {
   level() {
     if (this.line === null) return svg("g");
     const { left, right, top, bottom } = this.box;
-    const label = `${this.flat ? "last answer" : "sum"} ${number(this.line)}`;
+    const label = `${this.flat ? "last answer" : "sum"} ${precise(this.line)}`;
     if (this.flat) {
       const x = this.x.at(this.line);
       const side = x > (left + right) / 2 ? "end" : "start";
@@ -168,20 +196,14 @@ export class Plane {
         svg("text", { x: x + (side === "end" ? -6 : 6), y: top - 9, class: "note", "text-anchor": side }, label),
       );
     }
-    const ends = [
-      [this.line - this.y.high, this.y.high],
-      [this.line - this.y.low, this.y.low],
-    ];
-    const [[x1, y1], [x2, y2]] = ends.map(([a, b]) => [this.x.at(a), this.y.at(b)]);
-    // Named where it leaves the plane, to the right or below.
-    const slope = (y2 - y1) / (x2 - x1);
-    const [x, y] = x2 > right ? [right, y1 + (right - x1) * slope] : [x2, bottom];
-    const seen = y > top + 20 && x > left + 90;
+    if (!(this.line > 0)) return svg("g"); // the other hashes alone are enough
+    const x = this.x.at(this.line);
+    const side = right - x > 90 ? "start" : "end"; // named where it ends, below
     return svg(
       "g",
       {},
-      svg("line", { x1, y1, x2, y2, class: "level", "clip-path": "url(#inside)" }),
-      seen && svg("text", { x: x - 12, y: Math.min(y + 6, bottom - 6), class: "note", "text-anchor": "end" }, label),
+      svg("path", { d: `M${this.path(this.bent())}`, class: "level", "clip-path": "url(#inside)" }),
+      svg("text", { x: x + (side === "end" ? -7 : 7), y: bottom - 7, class: "note", "text-anchor": side }, label),
     );
   }
 
@@ -198,7 +220,7 @@ export class Plane {
       { class: this.enough ? "corner" : "corner doubt" },
       this.flat && svg("line", { x1: cx, x2: cx, y1: top, y2: bottom, class: "edge" }),
       svg("rect", { x: cx - 5, y: cy - 5, width: 10, height: 10, transform: `rotate(45 ${cx} ${cy})` }),
-      svg("text", { x, y, class: "note", "text-anchor": side }, `at most ${number(this.bound)}`),
+      svg("text", { x, y, class: "note", "text-anchor": side }, `at most ${precise(this.bound)}`),
     );
   }
 

@@ -31,7 +31,7 @@ function howTo() {
 
 function testOf(test) {
   const rows = [["this model", test.recall]];
-  if (test["without prior"]) rows.push(["without prior", test["without prior"]]);
+  if (test["by sum"]) rows.push(["the paper's sum", test["by sum"]]);
   rows.push(...Object.entries(test.yardsticks ?? {}));
   const parts = [
     el(

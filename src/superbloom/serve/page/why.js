@@ -1,77 +1,89 @@
-// Why an answer is one: what its score is made of, who shares its buckets, and which of the context it needs.
+// Why an answer is one: what its probability is made of, who shares its buckets, and which of the context it needs.
 
-import { count, el, nameOf, number, plural, signed } from "./dom.js";
+import { count, el, nameOf, plural, precise, signed, tableOf } from "./dom.js";
 
 const STRONGEST = 12; // of the context are shown; the others on demand
 
-export function whyOf({ score }, why, mask) {
+// prior: whether the model weighs in how frequent names are.
+export function whyOf({ name, probability }, why, mask, prior) {
   if (!why) return el("p", { class: "soft" }, "The server did not explain this answer.");
   return el(
     "div",
     {},
-    el("h3", {}, "How the score adds up"),
-    sumOf(score, why, mask.certificate?.num_buckets),
+    el("h3", {}, "Where the probability comes from"),
+    partsOf(probability, why, mask.certificate?.num_buckets),
     el("h3", {}, "Who shares its buckets"),
-    el("ul", { class: "mates", role: "list" }, why.tokens.map(matesOf)),
+    el("p", { class: "soft small" }, sharingOf(why, prior)),
+    el(
+      "ul",
+      { class: "buckets", role: "list" },
+      why.tokens.map((token) => bucketOf(name, token)),
+    ),
     el("h3", {}, "What it depends on"),
     dependenceOf(why.depends_on),
   );
 }
 
-function sumOf(score, { tokens, prior }, buckets) {
-  const parts = [...tokens.map((token) => token.log_prob), prior];
-  const most = Math.max(...parts.map(Math.abs), 1e-9);
-  const row = (label, value, note) =>
-    el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, label, note && el("span", { class: "soft small" }, ` ${note}`)),
-      el("td", { class: "number" }, signed(value)),
-      el("td", { class: "track" }, diverging(value, most)),
-    );
-  return el(
-    "table",
-    { class: "sum" },
-    el(
-      "thead",
-      { class: "heard" },
-      el("tr", {}, el("th", { scope: "col" }, "part"), el("th", { scope: "col" }, "adds"), el("td", {})),
-    ),
-    el(
-      "tbody",
-      {},
-      tokens.map(({ hash, bucket, log_prob: value, rank }) =>
-        row(
-          `Hash ${hash + 1}, bucket ${count(bucket)}`,
-          value,
-          `log-probability; number ${count(rank)}${buckets ? ` of ${count(buckets)}` : ""}`,
-        ),
+// A hash gives its bucket a probability, and the name gets a share of it. The mean over the hashes is the answer's.
+function partsOf(probability, { tokens }, buckets) {
+  const rows = tokens.map(({ hash, bucket, log_prob: value, rank, share }) => [
+    [
+      `Hash ${hash + 1}`,
+      el(
+        "span",
+        { class: "soft small" },
+        `bucket ${count(bucket)}, number ${count(rank)}${buckets ? ` of ${count(buckets)}` : ""}`,
       ),
-      row("Prior", prior, "how frequent the name is among its bucket mates"),
-    ),
-    el(
-      "tfoot",
-      {},
-      el("tr", {}, el("th", { scope: "row" }, "Score"), el("td", { class: "number" }, number(score)), el("td", {})),
-    ),
+    ],
+    precise(Math.exp(value)),
+    precise(share),
+    precise(Math.exp(value) * share),
+  ]);
+  const total = tokens.length === 1 ? "Probability" : "Mean: the probability";
+  return tableOf(
+    "Where the probability comes from",
+    ["", "bucket", "× share", "= product"],
+    [...rows, { cells: [total, "", "", precise(probability)], props: { class: "total" } }],
+    { class: "parts" },
   );
 }
 
-function matesOf({ hash, bucket, token, members, mates }) {
-  const more = members - 1 - mates.length;
+function sharingOf({ tokens, prior: surplus }, prior) {
+  const divided = "A hash divides the probability of a bucket among the names in it";
+  const other = tokens.length > 2 ? "what the other hashes say about them" : "what the other hash says about them";
+  const others = tokens.length > 1 ? `by ${other} and ` : "";
+  if (!prior) return `${divided}, ${others || "evenly: "}all names count as equally frequent.`;
+  const frequent = "by the prior: how frequent a name is among its bucket mates";
+  return `${divided}, ${others}${frequent}. The logarithm of the prior is ${signed(surplus)} for this name.`;
+}
+
+// The members of a bucket, the largest share first.
+function bucketOf(name, { hash, bucket, token, members, share, mates, mate_shares: shares }) {
+  const known = [{ name, share, own: true }, ...mates.map((mate, i) => ({ name: mate, share: shares[i] }))];
+  known.sort((a, b) => b.share - a.share);
+  const more = members - known.length;
+  const rest = Math.max(0, 1 - known.reduce((sum, part) => sum + part.share, 0));
+  const row = (label, part, props = {}) =>
+    el(
+      "li",
+      props,
+      label,
+      el("span", { class: "number" }, precise(part, 2)),
+      el("span", { class: "bar", "aria-hidden": "true" }, el("span", { vars: { width: `${100 * part}%` } })),
+    );
   return el(
     "li",
     {},
     el(
       "span",
       { class: "soft small" },
-      `Hash ${hash + 1}, bucket ${count(bucket)} (token ${count(token)}, ${plural(members, "member")})`,
+      `Hash ${hash + 1}, bucket ${count(bucket)} (token ${count(token)}, ${plural(members, "name")})`,
     ),
     el(
-      "span",
-      { class: "mate-names" },
-      mates.length ? mates.map((mate) => el("span", { class: "entry" }, nameOf(mate))) : "nobody else",
-      more > 0 && el("span", { class: "soft small" }, `and ${count(more)} more`),
+      "ul",
+      { class: "shares", role: "list" },
+      known.map((member) => row(nameOf(member.name), member.share, { class: member.own ? "own" : null })),
+      more > 0 && row(el("span", { class: "soft" }, `${count(more)} more`), rest),
     ),
   );
 }
@@ -87,7 +99,7 @@ function dependenceOf(parts) {
       "ul",
       { class: "needs", role: "list" },
       some.map(({ name, difference }) =>
-        el("li", {}, nameOf(name), el("span", { class: "number" }, signed(difference)), diverging(difference, most)),
+        el("li", {}, nameOf(name), el("span", { class: "number" }, timesOf(difference)), diverging(difference, most)),
       ),
     );
   const rest = parts.filter((part) => !strongest.has(part));
@@ -97,11 +109,20 @@ function dependenceOf(parts) {
     el(
       "p",
       { class: "soft small" },
-      "How much the score falls without it: + the answer needs it, − it speaks against the answer.",
+      "What each element of the context does to the probability: × multiplies it, so the answer needs the element; ",
+      "÷ divides it, so the element speaks against the answer.",
     ),
     bars(parts.filter((part) => strongest.has(part))),
     rest.length > 0 && el("details", {}, el("summary", {}, `${plural(rest.length, "more element")}`), bars(rest)),
   );
+}
+
+// A difference of logarithms as a factor: × 3.20, ÷ 1.05.
+function timesOf(difference) {
+  const factor = Math.exp(Math.abs(difference));
+  const digits = factor < 10 ? 2 : 1;
+  const shown = factor < 100 ? factor.toFixed(digits) : factor < 1e6 ? count(Math.round(factor)) : "over 10⁶";
+  return `${difference >= 0 ? "×" : "÷"} ${shown}`;
 }
 
 // A bar from the middle: to the right what adds, to the left what takes away.
