@@ -52,7 +52,7 @@ def ranks(
 ) -> Ranks:
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
-    both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0; validation needs ranks alone.
+    both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0, for validation.
     filter_seen: leave out ids that precede the hidden one in its row.
     """
     found: list[tuple[np.ndarray, ...]] = []
