@@ -38,24 +38,14 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 def plot_deciles(figures: dict[str, Any]) -> bytes:
     """A PNG of recall by label frequency, the most frequent labels first, as Figure 3 of the paper."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     deciles = figures["deciles"]
-    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    figure, axes = _subplots(figsize=(6, 3.6), layout="constrained")
     places = [10 * (i + 1) for i in range(len(deciles))]
     axes.plot(places, [decile["recall_at_10"] for decile in deciles], "o--", color="#b0b7bc", label="rec@10")
     axes.plot(places, [decile["recall_at_1"] for decile in deciles], "o-", color="#1f6f8b", label="rec@1")
     axes.set(xticks=places, xlabel="label frequency, percentile (most frequent first)", ylabel="recall", ylim=(0, None))
     axes.set_title(f"Recall by label frequency, {figures['rows']:,} {figures['split']} rows", loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, dpi=150, format="png")
-    pyplot.close(figure)
-    return image.getvalue()
+    return _png(figure, axes)
 
 
 def cell(share: dict[str, float]) -> str:
@@ -69,19 +59,30 @@ def cell(share: dict[str, float]) -> str:
 
 def plot_calibration(figures: dict[str, Any]) -> bytes:
     """The reliability diagram: predicted probabilities of answers against the share that is right; a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     bins = figures["calibration"]["bins"]
     predicted, observed = [each["predicted"] for each in bins], [each["observed"] for each in bins]
-    figure, axes = pyplot.subplots(figsize=(4.2, 4), layout="constrained")
+    figure, axes = _subplots(figsize=(4.2, 4), layout="constrained")
     limit = max(1e-6, *predicted, *observed)
     axes.plot([0, limit], [0, limit], "--", color="#b0b7bc", label="perfectly calibrated")
     axes.plot(predicted, observed, "o-", color="#1f6f8b", label="this model")
     axes.set(xlabel="predicted probability", ylabel="share that is right", xlim=(0, None), ylim=(0, None))
     axes.set_title(f"Calibration error {figures['calibration']['error']:.4f}", loc="left", fontsize=10)
+    return _png(figure, axes)
+
+
+def _subplots(**options: Any) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(**options)
+
+
+def _png(figure: Any, axes: Any) -> bytes:
+    """The finished figure as the bytes of a PNG."""
+    from matplotlib import pyplot
+
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     image = io.BytesIO()
