@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -46,7 +47,7 @@ class Token(Bucket):
 
     log_prob: float
     rank: int  # 1: the most probable bucket of the hash
-    share: float  # of the bucket's probability, for the answer
+    share: float  # the part of the bucket's probability that the answer gets
     mate_shares: list[float]
 
 
@@ -111,3 +112,8 @@ class Found:
     rounds: int
     scored: int
     explanation: Explanation | None = None
+
+
+def unread_line(words: Sequence[str]) -> str:
+    """The warning about words of a text that no entry of the vocabulary spells."""
+    return f"{words[0]!r} cannot be read with these word pieces; left out"

@@ -20,6 +20,7 @@ from superbloom.config import (
     ModelConfig,
     QueryOptions,
     RecommendOptions,
+    check_known,
     document,
     preset_options,
     train_config,
@@ -51,9 +52,7 @@ class Superbloom:
 
     def __init__(self, preset: str | None = None, **options: Any) -> None:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
-        known = [field.name for field in fields(ModelConfig) if field.name not in SIZES]
-        if unknown := sorted(set(options) - set(known)):
-            raise InputError(f"unknown options {unknown}; {', '.join(known)} are allowed")
+        check_known(options, [field.name for field in fields(ModelConfig) if field.name not in SIZES])
         self.options = shape | options
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}

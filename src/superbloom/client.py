@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from superbloom.answers import Prediction
+from superbloom.answers import Prediction, unread_line
 from superbloom.config import QueryOptions
 from superbloom.errors import InputError, check_key
 from superbloom.special import Special
@@ -74,7 +74,7 @@ class Client:
         """The k best entries for each [MASK] of a text. The model must be a model of text."""
         answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_jsonable(options)})
         if answer["unread"]:
-            warnings.warn(f"{answer['unread'][0]!r} cannot be read with these word pieces; left out", stacklevel=2)
+            warnings.warn(unread_line(answer["unread"]), stacklevel=2)
         return _predictions(answer)
 
     def ask(self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any) -> dict[str, Any]:

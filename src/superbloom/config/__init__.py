@@ -1,7 +1,7 @@
 """Every option and its default, written once. The command line, Python and HTTP are made from these classes."""
 
 from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig
-from superbloom.config.option import document, make
+from superbloom.config.option import check_known, document, make
 from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
 from superbloom.config.query import (
     EvaluateOptions,
@@ -36,6 +36,7 @@ __all__ = [
     "TextOptions",
     "TrainConfig",
     "WikipediaOptions",
+    "check_known",
     "document",
     "make",
     "preset_options",

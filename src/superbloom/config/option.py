@@ -137,10 +137,14 @@ def refuse(found: Iterable[str]) -> None:
 
 def make(kind: type[T], given: Mapping[str, Any]) -> T:
     """A dataclass of options from what a user gave; InputError if an option is unknown."""
-    known = [spec.name for spec in fields(kind)]  # type: ignore[arg-type]
+    check_known(given, [spec.name for spec in fields(kind)])  # type: ignore[arg-type]
+    return kind(**given)
+
+
+def check_known(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InputError if an option is unknown."""
     if unknown := sorted(set(given) - set(known)):
         raise InputError(f"unknown options {unknown}; {', '.join(known)} are allowed")
-    return kind(**given)
 
 
 def default_of(spec: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from superbloom.config.option import SEED, plain
 from superbloom.corpus import Corpus, cut_segments, draws_per_segment
 from superbloom.errors import InputError
 from superbloom.predict import padded
@@ -43,8 +44,8 @@ class HeldOut:
         draws: the number of hidden elements. Rows repeat if there are fewer, and some are left out if there are more.
         Rows in order of time never repeat: limit and draws choose evenly spaced rows.
         """
-        if not 0 <= seed < 2**63:
-            raise InputError(f"seed={seed} given; 0 to 2^63 − 1 is allowed")
+        if not SEED.holds(plain(seed)):
+            raise InputError(f"seed={seed} given; {SEED.text} is allowed")
         rows = corpus.rows(split)
         if corpus.is_ordered and split in corpus.cuts:  # rows are sorted by key, so the first ones are no fair sample
             limit = min(part for part in (limit, draws, len(rows)) if part is not None)

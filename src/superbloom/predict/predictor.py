@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superbloom.answers import Found, Prediction
+from superbloom.answers import Found, Prediction, unread_line
 from superbloom.config import QueryOptions, document, make
 from superbloom.predict.explain import explain
 from superbloom.predict.query import Query, padded, parts
@@ -46,7 +46,7 @@ class Predictor(Searcher):
         """
         query = self.query(context, k, **options)
         if query.unread:
-            warnings.warn(f"{query.unread[0]!r} cannot be read with these word pieces; left out", stacklevel=2)
+            warnings.warn(unread_line(query.unread), stacklevel=2)
         return [found.predictions for found in self.answer([query])[0]]
 
     @document(QueryOptions)

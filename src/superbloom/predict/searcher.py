@@ -59,25 +59,27 @@ class Searcher:
 
     def search(self, log_probs: Tensor, k: int | Tensor, *, combine: Any = None, **options: Any) -> TopK:
         """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k."""
-        combine = self.model.config.score if combine is None else combine
-        prior = self._placed(log_probs).id_prior if is_posterior(combine) else None
-        return top_k(log_probs, self._bloom, k, combine=combine, prior=prior, **options)
+        self._move_to(log_probs.device)
+        prior = self.id_prior if self.is_posterior(combine) else None
+        return top_k(log_probs, self._bloom, k, combine=self._combine(combine), prior=prior, **options)
 
     def log_probability(self, log_probs: Tensor, ids: Tensor) -> Tensor:
         """The logarithm of the probability of ids (queries, any); −inf for fills of −1."""
-        prior = self._placed(log_probs).id_prior
-        return log_probability(log_probs, self._bloom, ids, prior)
+        self._move_to(log_probs.device)
+        return log_probability(log_probs, self._bloom, ids, self.id_prior)
 
-    def _placed(self, log_probs: Tensor) -> Searcher:
+    def _move_to(self, device: torch.device) -> None:
         """Move the tables to the device of the distributions."""
-        if self._bloom.table.device != log_probs.device:
-            self._bloom = self._bloom.to(log_probs.device)
-            self.id_prior = self.id_prior.to(log_probs.device)
-        return self
+        if self._bloom.table.device != device:
+            self._bloom, self.id_prior = self._bloom.to(device), self.id_prior.to(device)
 
     def is_posterior(self, combine: Any) -> bool:
         """Whether scores are logarithms of probabilities."""
-        return is_posterior(self.model.config.score if combine is None else combine)
+        return is_posterior(self._combine(combine))
+
+    def _combine(self, combine: Any) -> Any:
+        """How a query is scored: as it says, or as the model was made."""
+        return self.model.config.score if combine is None else combine
 
     def search_options(self, group: Sequence[Query]) -> dict[str, Any]:
         """Options of one search for all masks of queries that are searched together; filters have a row per mask."""
@@ -98,8 +100,10 @@ class Searcher:
     def _floor(self, query: Query) -> float:
         """The lowest score of an answer; the min_score of a posterior is a probability."""
         lowest = query.options.min_score
-        if lowest is None or not self.is_posterior(query.options.combine):
-            return -math.inf if lowest is None else lowest
+        if lowest is None:
+            return -math.inf
+        if not self.is_posterior(query.options.combine):
+            return lowest
         return math.log(lowest) if lowest > 0 else -math.inf
 
     def name(self, id_: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from superbloom.evaluate import KS, share
+from superbloom.evaluate.metrics import Z_95
 from superbloom.reproduce.cells import (
     PAPER_PREFIX,
     SAMPLERS,
@@ -22,7 +23,6 @@ from superbloom.reproduce.cells import (
     sensitivity_name,
 )
 
-Z_95 = 1.959964  # half the width of a 95 % interval, in standard errors
 NO_PRIOR = ", without the prior"  # after the name of a cell
 SAME_SIZE = 0.1  # the largest relative difference in parameters of a pair of models
 

@@ -58,15 +58,10 @@ class CombinedSearch(Opening):
         ids, inside = self.members(self.hashes[:, None], buckets)
         ids, new = ids.view(q, -1), (inside & opened[..., None]).view(q, m, -1)
         tokens = self.tokens_of(queries.number, ids).view(-1)
-        parts = self.log_probs.view(-1).index_select(0, tokens).view(q, m, -1, m).unbind(-1)
-        values = parts
-        if self.bonus is not None:
-            values = self.values.view(-1).index_select(0, tokens).view(q, m, -1, m).unbind(-1)
-        for i in range(m):
-            # An id was scored before if one of its buckets was open before this round, or is opened by an earlier hash.
-            limit = torch.where(self.hashes > i, queries.edge[:, i, None], before[:, i, None])
-            new &= values[i] <= limit[..., None]
-        scores, new = self.fold(parts).view(q, -1), new.view(q, -1)
+        parts = self.log_probs.view(-1).index_select(0, tokens).view(q, m, -1, m)
+        values = parts if self.bonus is None else self.values.view(-1).index_select(0, tokens).view(parts.shape)
+        new &= self.is_new(queries, before, values)
+        scores, new = self.fold(parts.unbind(-1)).view(q, -1), new.view(q, -1)
         if self.bonus is not None:
             scores = scores + self.bonus.of_id.index_select(0, ids.view(-1)).view(q, -1)
         queries.scored = queries.scored + new.sum(dim=1)

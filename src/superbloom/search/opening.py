@@ -48,12 +48,7 @@ class Limits:
 
 
 class Opening(ABC):
-    """The inputs of one batch of queries, and the steps that work on their state.
-
-    keeps_scores: a round scores only the members of newly opened buckets, and keeps the answers of earlier rounds.
-    """
-
-    keeps_scores = True
+    """The inputs of one batch of queries, and the steps that work on their state."""
 
     def __init__(self, log_probs: Tensor, bloom: BloomHash, limits: Limits) -> None:
         check_inputs(log_probs, bloom)
@@ -113,8 +108,7 @@ class Opening(ABC):
         # buckets are worth opening.
         bounds = self.bounds(values)
         reach = (bounds >= queries.threshold[:, None]).sum(dim=1, keepdim=True).clamp_(max=width)
-        before = queries.edge if self.keeps_scores else torch.full_like(queries.edge, torch.inf)
-        after = values.gather(2, reach[..., None].expand(-1, m, 1))  # line 4: p_j^b
+        before, after = queries.edge, values.gather(2, reach[..., None].expand(-1, m, 1))  # line 4: p_j^b
         closed = values <= before[..., None]
         ranks = slice(values.shape[2] - int(closed.sum(dim=2).max()), int(reach.max()))  # that some query opens
         opened, buckets = (closed & (values > after))[..., ranks], buckets[..., ranks]
@@ -140,6 +134,17 @@ class Opening(ABC):
         slots = torch.arange(size, dtype=torch.int32, device=run.device)
         inside = (slots >= first[:, None]) & (slots < end[:, None])
         return ids.view(*buckets.shape, size), inside.view(*buckets.shape, size)
+
+    def is_new(self, queries: Queries, before: Tensor, values: Tensor) -> Tensor:
+        """Which members of buckets are not scored yet, (q, m, n), from the values of all their buckets (q, m, n, m).
+
+        A member is scored if one of its buckets was open before this round, or is opened by an earlier hash.
+        """
+        new = torch.ones(values.shape[:-1], dtype=torch.bool, device=values.device)
+        for i, value in enumerate(values.unbind(-1)):
+            limit = torch.where(self.hashes > i, queries.edge[:, i, None], before[:, i, None])
+            new &= value <= limit[..., None]
+        return new
 
     def tokens_of(self, queries: Tensor, ids: Tensor) -> Tensor:
         """Where the values of all buckets of ids (q, …) lie in the flat log_probs of queries (q,): (q, …, m)."""

@@ -49,9 +49,13 @@ class _Parts(NamedTuple):
     totals: Tensor
 
     def terms(self) -> Tensor:
-        """log(p_j · share) of each hash, (q, c, m); −inf where nothing in a bucket has any weight."""
+        """What each hash adds to p: log(p_j · share / m), (q, c, m); −inf where nothing in a bucket has any weight."""
         shares = (self.weights[..., None] - self.totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
-        return self.values.double() + shares
+        return self.most() + shares
+
+    def most(self) -> Tensor:
+        """The most that each hash can add: the same with a share of 1."""
+        return self.values.double() - math.log(self.values.shape[-1])
 
 
 class PosteriorSearch(Opening):
@@ -85,11 +89,7 @@ class PosteriorSearch(Opening):
         for j in range(m):
             terms[:, j, ..., j] *= shares[:, j]
         upper = terms.sum(-1) / m
-        new = inside
-        for i in range(m):
-            # An id is known if one of its buckets was open before this round, or is opened by an earlier hash.
-            limit = torch.where(self.hashes > i, queries.edge[:, i, None], before[:, i, None])
-            new = new & (values[..., i] <= limit[:, :, None, None])
+        new = inside & self.is_new(queries, before, values.flatten(2, 3)).view_as(inside)
         queries.scored = queries.scored + new.flatten(1).sum(dim=1)
         permitted = self.filter.permits(queries.number, ids.view(q, -1))
         if permitted is not None:
@@ -124,13 +124,13 @@ class PosteriorSearch(Opening):
         is_unknown = parts.totals.isnan()
         terms = parts.terms()
         low = terms.masked_fill(is_unknown, -torch.inf).logsumexp(-1).masked_fill(~is_permitted, -torch.inf)
-        high = torch.where(is_unknown, parts.values.double(), terms).logsumexp(-1)
+        high = torch.where(is_unknown, parts.most(), terms).logsumexp(-1)
         before = torch.where(earlier == EMPTY_KEY, -torch.inf, scores_of(earlier)).double()
-        best = torch.cat([before, low - math.log(len(self.hashes))], dim=1).topk(self.largest_k, dim=1).values
+        best = torch.cat([before, low], dim=1).topk(self.largest_k, dim=1).values
         needed = best.gather(1, queries.k[:, None] - 1) - SLACK
-        can_enter = is_permitted & (high - math.log(len(self.hashes)) >= needed)
+        can_enter = is_permitted & (high >= needed)
         self._sum_buckets(queries.number, parts, is_unknown & can_enter[..., None])
-        scores = parts.terms().logsumexp(-1) - math.log(len(self.hashes))
+        scores = parts.terms().logsumexp(-1)
         has_key = is_permitted & ~parts.totals.isnan().any(-1)
         return torch.where(has_key, keys_of(scores.float(), ids), EMPTY_KEY)
 
@@ -142,7 +142,7 @@ class PosteriorSearch(Opening):
         """What each hash adds to p(s), as logarithms (q, c, m) in float64."""
         parts = self._parts(queries, ids, None)
         self._sum_buckets(queries, parts, parts.totals.isnan())
-        return parts.terms() - math.log(len(self.hashes))
+        return parts.terms()
 
     def _parts(self, queries: Tensor, ids: Tensor, known: _Known | None) -> _Parts:
         """What is known about ids (q, c); the totals of buckets that are not known are NaN."""

@@ -45,7 +45,7 @@ YOURS = """\
 
 LIMITS = """\
 - **The catalogue is closed.** The model reads and answers only its names. Other names are refused, and the closest
-  one is suggested. `superbloom extend` adds names; some more training teaches the model to tell them apart from those
+  one is suggested. `superbloom extend` adds names; some more training teaches the model to distinguish them from those
   in the same buckets.
 - **It knows what occurred together in its corpus**, with the time, the gaps and the biases of that corpus. It knows
   nothing else about what the names stand for. It answers frequent names more often, and rare names less well.
