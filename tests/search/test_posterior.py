@@ -21,7 +21,7 @@ from superbloom.search import posterior as module
 from superbloom.search.opening import Limits
 from superbloom.search.posterior import PosteriorSearch
 from tests.search.oracle import log_sum, plain_log_probability, plain_surplus
-from tests.search.test_search import filters
+from tests.search.test_search import limits
 from tests.support.cases import CASES
 
 FEWER = int(os.environ.get("SUPERBLOOM_CASES", "250"))  # cases of each property except the main one
@@ -121,18 +121,8 @@ def queries(draw):
     if counts is not None:
         options["prior"] = IdPrior.of(torch.tensor(counts), bloom)
     largest = draw(st.sampled_from([1, min(5, num_ids), num_ids]))
-    ks = [draw(st.integers(1, largest))] * batch
-    if draw(st.booleans()):
-        ks = [draw(st.integers(1, largest)) for _ in range(batch)]
-    options["k"] = torch.tensor(ks) if len(set(ks)) > 1 else ks[0]
-    excluded, allowed = (draw(filters(batch, num_ids)) for _ in range(2))
-    for name, (given_, rows) in (("exclude", excluded), ("allow", allowed)):
-        if given_ is not None and (name == "exclude" or all(rows)):
-            options[name] = given_
-    floors = [-np.inf] * batch
-    if draw(st.booleans()):
-        floors = [draw(st.sampled_from([-1.0, -3.0, -6.5, -np.inf])) for _ in range(batch)]
-        options["min_score"] = torch.tensor(floors)
+    limited, ks, excluded, allowed, floors = draw(limits(batch, num_ids, largest))
+    options |= limited
     table = bloom.table.tolist()
     surplus = plain_surplus([0] * num_ids if counts is None else counts, table)
     scores = [plain_log_probability(row, table, surplus) for row in log_probs.tolist()]

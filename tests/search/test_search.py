@@ -59,6 +59,25 @@ class Query:
 
 
 @st.composite
+def limits(draw, batch: int, num_ids: int, largest_k: int):
+    """Options that limit the answers, and what they say: k, excluded and allowed ids and the floor of each query."""
+    options = {}
+    ks = [draw(st.integers(1, largest_k))] * batch
+    if draw(st.booleans()):
+        ks = [draw(st.integers(1, largest_k)) for _ in range(batch)]
+    options["k"] = torch.tensor(ks) if len(set(ks)) > 1 else ks[0]
+    excluded, allowed = (draw(filters(batch, num_ids)) for _ in range(2))
+    for name, (given_, rows) in (("exclude", excluded), ("allow", allowed)):
+        if given_ is not None and (name == "exclude" or all(rows)):
+            options[name] = given_
+    floors = [-np.inf] * batch
+    if draw(st.booleans()):
+        floors = [draw(st.sampled_from([-1.0, -3.0, -6.5, -np.inf])) for _ in range(batch)]
+        options["min_score"] = torch.tensor(floors)
+    return options, ks, excluded, allowed, floors
+
+
+@st.composite
 def queries(draw):
     num_hashes = draw(st.integers(1, 4))
     num_ids = draw(st.integers(1, 60))
@@ -70,18 +89,8 @@ def queries(draw):
     log_probs = draw(hnp.arrays(np.float32, (batch, num_hashes, bloom.num_buckets), elements=value))
     combine = draw(st.sampled_from(sorted(SLOW_COMBINES)))
     options = {"combine": fast_combine(combine, num_hashes)}
-    ks = [draw(st.integers(1, num_ids))] * batch
-    if draw(st.booleans()):
-        ks = [draw(st.integers(1, num_ids)) for _ in range(batch)]
-    options["k"] = torch.tensor(ks) if len(set(ks)) > 1 else ks[0]
-    excluded, allowed = (draw(filters(batch, num_ids)) for _ in range(2))
-    for name, (given_, rows) in (("exclude", excluded), ("allow", allowed)):
-        if given_ is not None and (name == "exclude" or all(rows)):
-            options[name] = given_
-    floors = [-np.inf] * batch
-    if draw(st.booleans()):
-        floors = [draw(st.sampled_from([-1.0, -3.0, -6.5, -np.inf])) for _ in range(batch)]
-        options["min_score"] = torch.tensor(floors)
+    limited, ks, excluded, allowed, floors = draw(limits(batch, num_ids, num_ids))
+    options |= limited
     bonus = None
     if combine == "sum" and draw(st.booleans()):
         bonus = draw(hnp.arrays(np.float32, num_ids, elements=st.floats(-4, 9, width=32)))
