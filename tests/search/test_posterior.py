@@ -20,8 +20,8 @@ from superbloom.search import IdPrior, bucket_shares, exhaustive, log_contributi
 from superbloom.search import posterior as module
 from superbloom.search.opening import Limits
 from superbloom.search.posterior import PosteriorSearch
+from tests.search.limits import limits
 from tests.search.oracle import log_sum, plain_log_probability, plain_surplus
-from tests.search.test_search import limits
 from tests.support.cases import CASES
 
 FEWER = int(os.environ.get("SUPERBLOOM_CASES", "250"))  # cases of each property except the main one
