@@ -15,7 +15,7 @@ from torch import Tensor
 
 from superbloom.errors import InputError
 
-BLOCK_ENTRIES = 64  # entries of a row per block of BlockTopK
+BLOCK_ENTRIES = 32  # entries of a row per block of BlockTopK
 EMPTY_KEY = torch.iinfo(torch.int64).min  # stands for no id
 LOWEST_SCORE = torch.finfo(torch.float32).min  # replaces −inf in keys and blocks, so that EMPTY_KEY is less
 

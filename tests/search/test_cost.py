@@ -34,9 +34,9 @@ def test_the_first_round_has_some_thousand_members_and_at_least_k(alpha, k, widt
 
 
 def test_queries_are_scored_together_as_far_as_memory_allows(bloom):
-    assert model(bloom).queries_at_once(100) == 2**21 // 2000
-    assert model(bloom).queries_at_once(20_000) == 5
-    assert model(bloom).queries_at_once(10**6) == 5  # there are 20,000 buckets
+    assert model(bloom).queries_at_once(100) == 2**19 // 2000
+    assert model(bloom).queries_at_once(20_000) == 1
+    assert model(bloom).queries_at_once(10**6) == 1  # there are 20,000 buckets
 
 
 @pytest.mark.parametrize(("queries", "width"), [(1, 525), (4, 975)])
@@ -47,10 +47,10 @@ def test_a_direct_ranking_is_chosen_where_it_costs_no_more(bloom, queries, width
 
 
 def test_a_query_is_hopeless_if_the_bound_falls_too_slowly(bloom):
-    """Opening costs 200 a bucket, four direct rankings 900,000: 4,500 buckets, 3.775 rounds of four times 24."""
+    """Opening costs 200 a bucket, four direct rankings 900,000: 4,500 buckets, 2.517 rounds of eight times 24."""
     queries = Queries.start(torch.ones(6, dtype=torch.long), torch.full((6,), -torch.inf), num_hashes=2, largest_k=1)
     queries.earlier, queries.bound = torch.full((6,), -8.0), torch.full((6,), -10.0)  # one round lowers it by 2
-    rounds_left = torch.tensor([3.7, 3.8, 3.8, torch.inf, 3.8, 0.0])
+    rounds_left = torch.tensor([2.5, 2.6, 2.6, torch.inf, 2.6, 0.0])
     queries.threshold = queries.bound - 2 * rounds_left
     queries.certified[2] = True
     queries.scored = torch.tensor([9, 9, 9, 9, 0, 0])

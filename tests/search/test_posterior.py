@@ -181,9 +181,9 @@ def case_that_notices() -> int:
 
 
 def test_the_normaliser_of_a_wrong_bucket_is_noticed(check, monkeypatch):
-    """The twin divides by the sum of the next bucket that was opened."""
-    known = module._Known
-    monkeypatch.setattr(module, "_Known", lambda buckets, totals: known(buckets, totals.roll(1, dims=2)))
+    """The twin divides by the sum of a bucket of the next id."""
+    whole = module._log_sum
+    monkeypatch.setattr(module, "_log_sum", lambda weights: whole(weights).roll(1, dims=1))
     noticed = f"a wrong answer found by case {case_that_notices():,}"
     check.twin(19, "probabilities normalised over a wrong bucket", noticed)
 
@@ -296,3 +296,26 @@ def test_a_ranking_of_all_ids_is_the_same_on_one_scale_and_on_many(size, monkeyp
     assert bool((found.scores > -torch.inf).all())
     if size == 3.0:
         assert torch.equal(found.ids, other.ids)
+
+
+@pytest.mark.parametrize("step", [None, 0.5])
+@pytest.mark.parametrize("size", [0.0, 0.01, 1.0, 5.0, 50.0])
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_estimates_leave_out_only_ids_that_are_not_among_the_best(m, size, step, monkeypatch):
+    """With ties, values of −inf and filters; the other search has no estimates."""
+    bloom = BloomHash.random(20_000, m, 8 if m > 1 else 1, seed=m)
+    generator = torch.manual_seed(int(100 * size) + m)
+    log_probs = (size * torch.randn(3, m, bloom.num_buckets, generator=generator)).log_softmax(-1)
+    if step is not None:
+        log_probs = step * (log_probs / step).round()
+        log_probs[1, :, torch.rand(bloom.num_buckets, generator=generator) < 0.9] = -torch.inf
+        log_probs[2, 0] = -torch.inf
+    prior = IdPrior.of(torch.randint(0, 1000, (20_000,), generator=generator), bloom)
+    allow = torch.rand(3, 20_000, generator=generator) < 0.5
+    for options in ({}, {"allow": allow}, {"allow": allow[0]}, {"exclude": torch.arange(50)}):
+        found = exhaustive(log_probs, bloom, 7, prior=prior, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "MAX_RANGE_NATS", -1.0)
+            other = exhaustive(log_probs, bloom, 7, prior=prior, **options)
+        assert torch.equal(found.ids, other.ids)
+        assert torch.allclose(found.scores, other.scores, rtol=1e-6)

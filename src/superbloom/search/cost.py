@@ -17,8 +17,8 @@ from superbloom.search.queries import Queries
 
 FIRST_ROUND_MEMBERS = 2400  # ids to score in the first round, in a width between these two:
 MIN_FIRST_WIDTH, MAX_FIRST_WIDTH = 24, 96  # buckets of each hash
-WIDTH_GROWTH = 4  # factor of the width from round to round
-MAX_MEMBERS_AT_ONCE = 2**21  # ids scored together, over all queries: bounds memory
+WIDTH_GROWTH = 8  # factor of the width from round to round
+MAX_MEMBERS_AT_ONCE = 2**19  # ids scored together, over all queries: bounds memory, and fits a cache
 MEMBER_COST = 10  # of a member of an opened bucket, which is looked up at random
 ROUND_COST = 120_000  # of starting a round
 DIRECT_COST = 25_000  # of starting a direct ranking

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from superbloom.hashing import BloomHash
-from superbloom.ranking import BlockTopK, scores_of, unkey
+from superbloom.ranking import BlockTopK, unkey
 from superbloom.search.arguments import check_inputs, checked_floor, checked_k
 from superbloom.search.cost import WIDTH_GROWTH, CostModel
 from superbloom.search.filters import Filter
@@ -117,8 +117,7 @@ class Opening(ABC):
         self.score(queries, buckets, opened, before)
         # Line 7, for the k-th best. Departs from the paper: the bound is that of the best *unopened* buckets, which is
         # tighter. The k-th score must be above it, so that an unscored tie with a smaller id is not missed.
-        kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
-        queries.threshold = torch.fmax(kth, queries.floor)
+        queries.update_threshold()
         queries.certified = queries.threshold > queries.bound
         queries.earlier = bounds[:, width // WIDTH_GROWTH]
 

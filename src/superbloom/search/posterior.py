@@ -14,48 +14,26 @@ at most the mean probability of the best unopened buckets, and Algorithm 1 holds
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from superbloom.hashing import BloomHash
 from superbloom.ranking import EMPTY_KEY, LOWEST_SCORE, best_keys, keys_of, scores_of
+from superbloom.search.cost import MAX_MEMBERS_AT_ONCE
 from superbloom.search.opening import Limits, Opening
 from superbloom.search.queries import Queries
 from superbloom.search.scoring import IdPrior
 
-EXTRA_CANDIDATES = 32  # ids beyond k whose probability is computed first
-CANDIDATE_GROWTH = 4  # factor of their number, while another id may be among the k best
+EXTRA_CANDIDATES = 12  # ids beyond k whose probability is computed first
+CANDIDATE_GROWTH = 2  # factor of their number, while another id may be among the k best
+COUNTED_WIDTH = 512  # counting the buckets that can hold better ids takes less time than sorting this number
 SLACK = 1e-5  # of bounds, relative to their size, because they round
 UNDERFLOW = 1e-37  # probabilities below it have few digits in float32, or none
-MAX_RANGE_NATS = 600.0  # of weights whose exponentials float64 holds side by side
+IDS_AT_ONCE = 2**17  # whose estimates stay in the processor's cache
+MAX_RANGE_NATS = 60.0  # of weights whose exponentials float32 holds side by side
+ESTIMATE_SLACK = 1e-3  # of estimates within that range, relative to their size; and some for sums over large buckets
 LOWEST = torch.finfo(torch.double).min  # stands for −inf, so that differences are numbers
-
-
-class _Known(NamedTuple):
-    """Opened buckets (q, m, b), ascending, and the logarithms of the sums of their members' weights."""
-
-    buckets: Tensor
-    totals: Tensor
-
-
-class _Parts(NamedTuple):
-    """Some ids (q, c): log p_j of their buckets (q, c, m), their weights w (q, c), buckets and totals (q, c, m)."""
-
-    values: Tensor
-    weights: Tensor
-    buckets: Tensor
-    totals: Tensor
-
-    def terms(self) -> Tensor:
-        """What each hash adds to p: log(p_j · share / m), (q, c, m); −inf where nothing in a bucket has any weight."""
-        shares = (self.weights[..., None] - self.totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
-        return self.most() + shares
-
-    def most(self) -> Tensor:
-        """The most that each hash can add: the same with a share of 1."""
-        return self.values.double() - math.log(self.values.shape[-1])
 
 
 class PosteriorSearch(Opening):
@@ -75,95 +53,80 @@ class PosteriorSearch(Opening):
         # −inf becomes the score that it has in keys: an id in closed buckets may tie with an id that was scored.
         return (bounds + SLACK * size).clamp_(min=LOWEST_SCORE)
 
+    def _open_buckets(self, queries: Queries, width: int) -> None:
+        if width >= COUNTED_WIDTH:
+            lowest = queries.threshold - 3 * SLACK * queries.threshold.abs().clamp(min=1)
+            needed = (self.values[queries.number] >= lowest[:, None, None]).sum(dim=2).max()
+            width = max(1, min(width, int(needed)))
+        super()._open_buckets(queries, width)
+
     def score(self, queries: Queries, buckets: Tensor, opened: Tensor, before: Tensor) -> None:
         """Add the best members of newly opened buckets to the answers."""
         q, m, _ = buckets.shape
         ids, inside = self.members(self.hashes[:, None], buckets)  # (q, m, b, size)
-        inside = inside & opened[..., None]
-        values, weights = self._weights(queries.number, ids)
-        weights = weights.masked_fill(~inside, -torch.inf)
-        totals = _log_sum(weights)  # (q, m, b)
-        # The most that a member can have: its share of this bucket, and all of its other buckets.
-        terms = values.exp()
-        shares = (weights - totals[..., None]).exp_().nan_to_num_(0.0).float()
-        for j in range(m):
-            terms[:, j, ..., j] *= shares[:, j]
-        upper = terms.sum(-1) / m
-        new = inside & self.is_new(queries, before, values.flatten(2, 3)).view_as(inside)
+        inside &= opened[..., None]
+        weights = self.surplus.index_select(0, ids.view(-1)).view(ids.shape).double()
+        new, rest = inside, torch.zeros(ids.shape, device=ids.device)
+        for step in range(1, m):  # hash j looks at hash j + step: its own bucket is the same for all members
+            other = (self.hashes + step) % m
+            row = (queries.number[:, None] * m + other)[..., None, None] * self.bloom.num_buckets
+            at = ids + self.bloom.num_ids * other[:, None, None]
+            tokens = self.bloom.columns.view(-1).index_select(0, at.view(-1)).view(ids.shape) + row
+            values = self.log_probs.view(-1).index_select(0, tokens.view(-1)).view(ids.shape)
+            weights += values
+            rest += values.exp()
+            edges = torch.where(self.hashes > other, queries.edge[:, other], before[:, other])
+            new = new & (values <= edges[..., None, None])
         queries.scored = queries.scored + new.flatten(1).sum(dim=1)
+        # The most that a member can have: its share of this bucket, and all of its other buckets.
+        weights.masked_fill_(~inside, -torch.inf)
+        shares = (weights - weights.amax(-1, keepdim=True).clamp_(min=LOWEST)).float().exp_()
+        rows = (queries.number[:, None] * m + self.hashes)[..., None] * self.bloom.num_buckets
+        own = self.log_probs.view(-1).take(rows + buckets)
+        upper = torch.addcmul(rest, shares, (own.exp() / shares.sum(-1)).nan_to_num_(0.0)[..., None]).div_(m)
         permitted = self.filter.permits(queries.number, ids.view(q, -1))
         if permitted is not None:
             new = new & permitted.view_as(new)
-        order = buckets.masked_fill(~opened, self.bloom.num_buckets).sort(dim=-1)
-        known = _Known(order.values, totals.gather(2, order.indices))
-        self._keep_best(queries, upper.masked_fill(~new, -1.0).flatten(1), ids.view(q, -1), known)
+        self._keep_best(queries, upper.masked_fill_(~new, -1.0).flatten(1), ids.view(q, -1))
 
-    def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor, known: _Known) -> None:
+    def _keep_best(self, queries: Queries, upper: Tensor, ids: Tensor) -> None:
         """Add ids (q, any) to the answers, those with the highest upper bounds first, until the k best are found.
 
         upper is the most that the probability of an id can be; −1 leaves the id out.
         """
-        earlier, total = queries.best, upper.shape[1]
-        count = min(total, self.largest_k + EXTRA_CANDIDATES)
-        while True:
-            best = upper.topk(min(count + 1, total), dim=1)
-            limits, chosen = best.values[:, :count], ids.gather(1, best.indices[:, :count])
-            keys = self._keys(queries, chosen, limits >= 0, known, earlier)
-            queries.best = torch.cat([earlier, keys], dim=1).topk(self.largest_k, dim=1).values
-            if count >= total:
+        upper = upper.mul_(1 + SLACK).add_(UNDERFLOW)
+        left = int((upper >= queries.threshold.exp()[:, None]).sum(dim=1).max())  # ids that can enter, of any query
+        count = min(left, self.largest_k + EXTRA_CANDIDATES)
+        while count:
+            best = upper.topk(min(count + 1, left), dim=1)
+            at = best.indices[:, :count]
+            chosen, is_permitted = ids.gather(1, at), best.values[:, :count] > 0
+            keys = torch.where(is_permitted, keys_of(self.log_probability(queries.number, chosen), chosen), EMPTY_KEY)
+            queries.best = torch.cat([queries.best, keys], dim=1).topk(self.largest_k, dim=1).values
+            queries.update_threshold()
+            if count >= left or bool((best.values[:, count] < queries.threshold.exp()).all()):
                 return
-            kth = scores_of(queries.best.gather(1, queries.k[:, None] - 1)).squeeze(1)
-            needed = torch.fmax(kth, queries.floor).exp()
-            if bool((best.values[:, count] * (1 + SLACK) + UNDERFLOW < needed).all()):
-                return
-            count = min(total, CANDIDATE_GROWTH * count)
-
-    def _keys(self, queries: Queries, ids: Tensor, is_permitted: Tensor, known: _Known, earlier: Tensor) -> Tensor:
-        """Keys of permitted ids (q, c), except those that cannot be among the k best whatever their other buckets."""
-        parts = self._parts(queries.number, ids, known)
-        is_unknown = parts.totals.isnan()
-        terms = parts.terms()
-        low = terms.masked_fill(is_unknown, -torch.inf).logsumexp(-1).masked_fill(~is_permitted, -torch.inf)
-        high = torch.where(is_unknown, parts.most(), terms).logsumexp(-1)
-        before = torch.where(earlier == EMPTY_KEY, -torch.inf, scores_of(earlier)).double()
-        best = torch.cat([before, low], dim=1).topk(self.largest_k, dim=1).values
-        needed = best.gather(1, queries.k[:, None] - 1) - SLACK
-        can_enter = is_permitted & (high >= needed)
-        self._sum_buckets(queries.number, parts, is_unknown & can_enter[..., None])
-        scores = parts.terms().logsumexp(-1)
-        has_key = is_permitted & ~parts.totals.isnan().any(-1)
-        return torch.where(has_key, keys_of(scores.float(), ids), EMPTY_KEY)
+            upper.scatter_(1, at, -1.0)
+            left -= count
+            count = min(left, CANDIDATE_GROWTH * count)
 
     def log_probability(self, queries: Tensor, ids: Tensor) -> Tensor:
         """log p(s) of ids (q, c) for queries (q,), float32."""
         return self.log_contributions(queries, ids).logsumexp(-1).float()
 
     def log_contributions(self, queries: Tensor, ids: Tensor) -> Tensor:
-        """What each hash adds to p(s), as logarithms (q, c, m) in float64."""
-        parts = self._parts(queries, ids, None)
-        self._sum_buckets(queries, parts, parts.totals.isnan())
-        return parts.terms()
+        """What each hash adds to p(s), as logarithms (q, c, m) in float64: log(p_j · share / m)."""
+        few = max(1, MAX_MEMBERS_AT_ONCE // max(1, len(queries) * self.cost.members(1)))
+        return torch.cat([self._log_contributions(queries, part) for part in ids.split(few, dim=1)], dim=1)
 
-    def _parts(self, queries: Tensor, ids: Tensor, known: _Known | None) -> _Parts:
-        """What is known about ids (q, c); the totals of buckets that are not known are NaN."""
-        q, c = ids.shape
+    def _log_contributions(self, queries: Tensor, ids: Tensor) -> Tensor:
         values, weights = self._weights(queries, ids)
-        buckets = self.bloom.table.index_select(0, ids.flatten()).view(q, c, len(self.hashes)).long()
-        totals = torch.full(buckets.shape, torch.nan, dtype=torch.double, device=ids.device)
-        if known is not None:
-            by_hash = buckets.transpose(1, 2).contiguous()
-            at = torch.searchsorted(known.buckets, by_hash).clamp_(max=known.buckets.shape[2] - 1)
-            is_known = known.buckets.gather(2, at) == by_hash
-            totals = torch.where(is_known, known.totals.gather(2, at), torch.nan).transpose(1, 2)
-        return _Parts(values, weights, buckets, totals)
-
-    def _sum_buckets(self, queries: Tensor, parts: _Parts, which: Tensor) -> None:
-        """Sum the weights of the members of some buckets (q, c, m), in place."""
-        query, column, hash_ = which.nonzero(as_tuple=True)
-        if len(query):
-            members, inside = self.members(hash_, parts.buckets[query, column, hash_])
-            weights = self._weights(queries[query], members)[1].masked_fill(~inside, -torch.inf)
-            parts.totals[query, column, hash_] = _log_sum(weights)
+        buckets = self.bloom.table.index_select(0, ids.flatten()).view(values.shape)
+        members, inside = self.members(self.hashes, buckets)  # (q, c, m, size)
+        totals = _log_sum(self._weights(queries, members)[1].masked_fill_(~inside, -torch.inf))
+        # −inf where nothing in a bucket has any weight
+        shares = (weights[..., None] - totals).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
+        return values.double() - math.log(values.shape[-1]) + shares
 
     def _weights(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """log p_j of the buckets of ids (q, …): (q, …, m), and w of each id in float64: (q, …)."""
@@ -175,40 +138,61 @@ class PosteriorSearch(Opening):
         return values, weights
 
     def rank_all(self, queries: Queries) -> None:
-        """Score every permitted id, one query after the other."""
-        best, scored = [], []
-        for number in queries.number.tolist():
-            ids, permitted = self.filter.candidates(number)
-            if ids is None:
-                scores = self._all_scores(number)
-            elif len(ids) * len(self.hashes) * self.bloom.largest_bucket < self.bloom.num_ids:
-                scores = self.log_probability(queries.number.new_tensor([number]), ids.clamp(min=0)[None])[0]
+        """Score every permitted id, one query after the other: first by an estimate, then those that can be best."""
+        best, scored, k = [], [], self.largest_k
+        for number in queries.number:
+            ids, permitted = self.filter.candidates(int(number))
+            scored.append(self.bloom.num_ids if ids is None else int((ids >= 0).sum()))
+            if ids is None or len(ids) * self.cost.members(1) >= self.bloom.num_ids:
+                ids, permitted = self._likely(number, ids, permitted)
+            if ids is None or len(ids) * self.cost.members(1) >= self.bloom.num_ids:
+                scores = self._all_scores(self.log_probs[number])
+                scores = scores if ids is None else scores[ids.clamp(min=0)]
             else:
-                scores = self._all_scores(number)[ids.clamp(min=0)]
-            scored.append(len(scores) if ids is None else int((ids >= 0).sum()))
-            best.append(best_keys(scores, ids, permitted, queries.best.shape[1]))
+                scores = self.log_probability(number[None], ids.clamp(min=0)[None])[0]
+            best.append(best_keys(scores, ids, permitted, k))
         queries.finish(best, scored)
 
-    def _all_scores(self, number: int) -> Tensor:
-        """log p of every id for one query, (num_ids,)."""
-        bloom, log_probs = self.bloom, self.log_probs[number]
+    def _likely(self, number: Tensor, ids: Tensor | None, permitted: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Those of ids (None: all) that can be among the k best of a query, and which of them may be returned.
+
+        Probabilities are estimated in float32 on one scale, which is close if all weights lie near each other;
+        otherwise the result is what was given.
+        """
+        log_probs, columns = self.log_probs[number], self.bloom.columns
+        tops = log_probs.amax(dim=1, keepdim=True)
+        lows = log_probs.masked_fill(log_probs == -torch.inf, torch.inf).amin(dim=1, keepdim=True)
+        least, most = self.surplus.aminmax()
+        if not bool((tops - lows).abs().sum() + most - least + tops.max() - tops.min() < MAX_RANGE_NATS):
+            return ids, permitted
+        estimates, sums = self.surplus - most, torch.zeros_like(log_probs)
+        parts = list(zip(estimates.split(IDS_AT_ONCE), columns.split(IDS_AT_ONCE, dim=1), strict=True))
+        values = log_probs - tops
+        for part, column in parts:
+            for value, buckets in zip(values, column, strict=True):
+                part += value.index_select(0, buckets)
+            part.exp_()
+            for total, buckets in zip(sums, column, strict=True):
+                total.index_add_(0, buckets, part)
+        ratios = ((log_probs - tops.max()).exp_() / sums).nan_to_num_(nan=0.0, posinf=0.0)
+        for part, column in parts:
+            part *= sum(ratio.index_select(0, buckets) for ratio, buckets in zip(ratios, column, strict=True))
+        if ids is not None:
+            estimates = estimates.index_select(0, ids.clamp(min=0))
+        kth = scores_of(best_keys(estimates, ids, permitted, self.largest_k)[-1])
+        if not bool(kth > UNDERFLOW):
+            return ids, permitted
+        lowest = kth * (1 - ESTIMATE_SLACK - self.bloom.largest_bucket * 2.0**-22)
+        at = [(part >= lowest).nonzero() + i * IDS_AT_ONCE for i, part in enumerate(estimates.split(IDS_AT_ONCE))]
+        likely = torch.cat(at).squeeze(1)
+        return likely if ids is None else ids[likely], None
+
+    def _all_scores(self, log_probs: Tensor) -> Tensor:
+        """log p of every id for one query (m, num_buckets), in float64 and with a scale for each bucket: (num_ids,)."""
+        bloom, terms = self.bloom, []
         weights = self.surplus.double()
         for values, column in zip(log_probs, bloom.columns, strict=True):
             weights += values.index_select(0, column)
-        largest = weights.max()
-        smallest = torch.where(weights == -torch.inf, largest, weights).min()
-        if not bool(largest - smallest < MAX_RANGE_NATS):
-            return self._all_scores_of_any_range(log_probs, weights)
-        weights.sub_(largest).exp_()
-        total = torch.zeros_like(weights)
-        for values, column, order, starts in zip(log_probs, bloom.columns, bloom.order, bloom.starts, strict=True):
-            sums = torch.segment_reduce(weights.index_select(0, order), "sum", offsets=starts)
-            total += (values.double().exp_() / sums).index_select(0, column)
-        return (weights.mul_(total) / len(log_probs)).log_().nan_to_num_(nan=-torch.inf).float()
-
-    def _all_scores_of_any_range(self, log_probs: Tensor, weights: Tensor) -> Tensor:
-        """The same where exponentials of the weights (num_ids,) would vanish: each bucket has its own scale."""
-        bloom, terms = self.bloom, []
         for values, column, order, starts in zip(log_probs, bloom.columns, bloom.order, bloom.starts, strict=True):
             members = weights.index_select(0, order)
             top = torch.segment_reduce(members, "max", offsets=starts).clamp(min=LOWEST)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from superbloom.ranking import EMPTY_KEY
+from superbloom.ranking import EMPTY_KEY, scores_of
 
 
 @dataclass
@@ -61,6 +61,11 @@ class Queries:
         self.certified = torch.ones_like(self.certified)
         self.bound = torch.full_like(self.bound, -torch.inf)
         self.edge = torch.full_like(self.edge, -torch.inf)
+
+    def update_threshold(self) -> None:
+        """Set the threshold to the k-th best score so far, or to min_score if that is higher."""
+        kth = scores_of(self.best.gather(1, self.k[:, None] - 1)).squeeze(1)
+        self.threshold = torch.fmax(kth, self.floor)
 
     def __len__(self) -> int:
         return len(self.number)
