@@ -20,6 +20,7 @@ from superbloom.reproduce.report import page
 from superbloom.reproduce.results import Difference, Results
 from superbloom.reproduce.run import reproduce
 from superbloom.reproduce.settings import parse_minutes, settings_for
+from superbloom.reproduce.tables import table_2
 from tests.support.corpora import rings
 from tests.support.launch import OUTPUT, finish, start
 
@@ -167,15 +168,21 @@ def test_the_hardest_tenth_has_to_be_clearly_so(hardest, verdict):
     assert found["The hardest labels are in the second and third tenth, not among the rarest"] == verdict
 
 
-def test_cells_as_in_the_paper_have_no_prior():
+def test_cells_as_in_the_paper_rank_by_the_sum():
     ones, zeros = np.ones(50, bool), np.zeros(50, bool)
-    with_prior = {"ranks by sum": [20] * 50}
-    results = Results(
-        {}, [result("superbloom", ones, **with_prior), result("paper: superbloom", ones, **with_prior)], 50
-    )
+    by_sum = {"ranks by sum": [20] * 50}
+    results = Results({}, [result("superbloom", ones, **by_sum), result("paper: superbloom", ones, **by_sum)], 50)
     assert results.hits("superbloom", 1).all()
-    assert not results.hits("superbloom, without the prior", 1).any()
+    assert not results.hits("superbloom, by the sum", 1).any()
     assert results.hits("paper: superbloom", 1).tolist() == zeros.tolist()
+    assert results.hits("paper: superbloom, by probability", 1).all()
+
+
+def test_table_2_has_a_row_for_each_score():
+    found = [result(name, np.ones(50, bool)) for name in ("superbloom", "paper: superbloom")]
+    *_, table = table_2(Results({}, found, 50), set())
+    rows = ["superbloom", "superbloom, by the sum", "paper: superbloom", "paper: superbloom, by probability"]
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == rows
 
 
 @pytest.mark.parametrize(
@@ -225,7 +232,7 @@ def test_every_table_and_picture_is_drawn():
     for part in ("## Tables 1 and 2", "## Figure 3", "## Table 3", "## Table 7", "## Sensitivity"):
         assert part in text
     assert text.count("| superbloom-set-l1 |") == 1
-    assert len(re.findall(r"\| ± [\d.]+ \(2\) \|", text)) == 21
+    assert len(re.findall(r"\| ± [\d.]+ \(2\) \|", text)) == 22
     assert len(re.findall(r"^\| \d+ \| [1-4] \| \d+ \| 123 \|", text, re.MULTILINE)) == 16  # of α and m
 
 
@@ -295,6 +302,7 @@ def test_the_whole_report(corpus_folder, tmp_path, monkeypatch, small):
     assert re.fullmatch("[0-9a-k]{200}", superbloom["ranks"])
     assert superbloom["recall"]["1"]["value"] == superbloom["ranks"].count("0") / 200
     assert superbloom["beams"]["certified"]["certified"] == 1.0
+    assert superbloom["beams"]["certified, by probability"]["recall"] == superbloom["recall"]
     assert [a["asked"] for a in superbloom["analogies"]] == [list(names[:3]), list(names[2:5])]
     for step in document["costs"]["steps"]:
         assert 0 < step["output layer"] < step["step"]

@@ -45,6 +45,7 @@ def ranks(
     chunk: int | None = None,
     beam: int | None = None,
     max_rounds: int | None = None,
+    combine: str | None = None,
     both: bool = False,
     with_probabilities: bool = True,
     filter_seen: bool = False,
@@ -52,6 +53,7 @@ def ranks(
 ) -> Ranks:
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
+    combine: how scores are made, instead of as the model says.
     both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0, for validation.
     filter_seen: leave out ids that precede the hidden one in its row.
     """
@@ -61,9 +63,9 @@ def ranks(
         seen = held_out.seen(slice(number * chunk, (number + 1) * chunk)) if filter_seen else None
         options = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
         log_probs = predictor.log_probs(ids, places)
-        top = predictor.search(log_probs, k, **options)
+        top = predictor.search(log_probs, k, combine=combine, **options)
         rank = by_sum = _rank_of(targets, top)
-        if both and predictor.is_posterior(None):
+        if both and predictor.is_posterior(combine):
             by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
         hidden, likely = torch.zeros(len(ids)), torch.zeros(top.ids.shape)
         if with_probabilities:

@@ -24,6 +24,7 @@ from superbloom.evaluate.metrics import recall
 from superbloom.predict import Predictor
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import Cell, Shapes
+from superbloom.reproduce.results import BY_PROBABILITY
 from superbloom.special import MASK_TEXT
 from superbloom.storage import read_json, write_atomically
 from superbloom.training.checkpoints import checkpoints
@@ -130,12 +131,16 @@ class Lab:
         }
 
     def beams(self, superbloom: Superbloom) -> dict[str, Any]:
-        """Return recall without the prior for Table 6: one round of Algorithm 1 per width, and until certified."""
-        predictor, held_out = Predictor(superbloom.model, prior=False), self.held_out(superbloom.model.config.seq_len)
-        found = {}
-        for beam in (*BEAM_WIDTHS, None):
-            seen = ranks(predictor, held_out, beam=beam, max_rounds=None if beam is None else 1)
-            found["certified" if beam is None else str(beam)] = {
+        """Return recall for Table 6: one round of Algorithm 1 per width, and until certified by sum and probability."""
+        held_out, found = self.held_out(superbloom.model.config.seq_len), {}
+        ways: dict[str, dict[str, Any]] = {
+            **{str(beam): {"combine": "sum", "beam": beam, "max_rounds": 1} for beam in BEAM_WIDTHS},
+            "certified": {"combine": "sum"},
+            "certified" + BY_PROBABILITY: {"combine": "posterior"},
+        }
+        for name, options in ways.items():
+            seen = ranks(superbloom.predictor, held_out, with_probabilities=False, **options)
+            found[name] = {
                 "recall": recall(seen.rank),
                 "certified": float(seen.certified.mean()),
             }

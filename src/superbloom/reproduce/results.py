@@ -23,7 +23,8 @@ from superbloom.reproduce.cells import (
     sensitivity_name,
 )
 
-NO_PRIOR = ", without the prior"  # after the name of a cell
+BY_SUM = ", by the sum"  # after the name of a cell: names are ranked by the paper's sum over hashes
+BY_PROBABILITY = ", by probability"  # after the name of a cell as in the paper
 SAME_SIZE = 0.1  # the largest relative difference in parameters of a pair of models
 
 
@@ -130,10 +131,10 @@ class Results:
     def hits(self, name: str, k: int) -> np.ndarray:
         """Return for each hidden element the share of seeds that rank it among the k best.
 
-        Names with NO_PRIOR, and cells as in the paper, are ranked without the prior.
+        Cells as in the paper rank by the sum over hashes, others by probability, unless the name says otherwise.
         """
-        ranks = "ranks by sum" if name.startswith(PAPER_PREFIX) or name.endswith(NO_PRIOR) else "ranks"
-        cells = self.cells[name.removesuffix(NO_PRIOR)]
+        is_sum = name.endswith(BY_SUM) or (name.startswith(PAPER_PREFIX) and not name.endswith(BY_PROBABILITY))
+        ranks, cells = "ranks by sum" if is_sum else "ranks", self.cells[cell_of(name)]
         return np.mean([np.array(cell[ranks]) < k for cell in cells], axis=0)
 
     def row(self, hits: np.ndarray) -> np.ndarray:
@@ -166,6 +167,11 @@ class Results:
         for cell in cells:
             cell.pop("ranks by sum", None)
         return {"settings": self.settings, "yardsticks": self.yardsticks, "costs": self.costs, "cells": cells}
+
+
+def cell_of(name: str) -> str:
+    """Return the cell of a row: its name without the score by which it ranks."""
+    return name.removesuffix(BY_SUM).removesuffix(BY_PROBABILITY)
 
 
 def coded(ranks: list[int]) -> str:

@@ -11,18 +11,23 @@ from collections.abc import Iterator
 from superbloom.evaluate import KS, markdown
 from superbloom.reproduce import paper
 from superbloom.reproduce.cells import DEEP_LAYERS, NEGATIVES_SHARE, PAPER_PREFIX, TEXT_PAIRS
-from superbloom.reproduce.results import NO_PRIOR, Results
+from superbloom.reproduce.results import BY_PROBABILITY, BY_SUM, Results, cell_of
 
+QUERY_COSTS = {
+    "exhaustive": "all ids scored",
+    "approximate": "one round with B=20",
+    "certified": "until certified",
+    "posterior": "until certified by probability",
+}
 HEADER = ["model", "parameters", "d", "layers", "steps", *(f"rec@{k}" for k in KS), "over seeds", "the paper"]
 
 
 def table_2(results: Results, pictures: set[str]) -> Iterator[str]:
-    names = {"baseline": "baseline", "superbloom": "superbloom"}
+    names = {"baseline": "baseline", "superbloom": "superbloom", "superbloom" + BY_SUM: "superbloom"}
     names |= {name: "sampled-softmax" for name in results.cells if name.startswith("sampled-softmax")}
     names |= {PAPER_PREFIX + name: name for name in ("baseline", "superbloom")}
-    rows = [_row(results, name, paper.TABLE_2[row]) for name, row in names.items() if name in results]
-    if "superbloom" in results:
-        rows.insert(2, _row(results, "superbloom" + NO_PRIOR, paper.TABLE_2["superbloom"]))
+    names |= {PAPER_PREFIX + "superbloom" + BY_PROBABILITY: "superbloom"}
+    rows = [_row(results, name, paper.TABLE_2[row]) for name, row in names.items() if cell_of(name) in results]
     if not rows:
         return
     yield "## Tables 1 and 2: hashed and unhashed models of one size, and a larger one with a sampled softmax"
@@ -32,7 +37,8 @@ def table_2(results: Results, pictures: set[str]) -> Iterator[str]:
         + (f": *{results.sampled.split(', ', 1)[1]}*" if results.sampled else "")
         + ". It updates few rows per step and has no running average of the weights; the other models have one. "
         "“paper:” has inputs and outputs as in the paper: each token of an id is an element, elements are a set, and "
-        "one softmax covers the tokens of all hashes."
+        "one softmax covers the tokens of all hashes. These models rank by the paper's sum over hashes, the others by "
+        "probability, unless the row names the score."
     )
     yield markdown(HEADER, rows + _yardsticks(results))
     if "curves.png" in pictures:
@@ -91,14 +97,14 @@ def table_6(results: Results) -> Iterator[str]:
     if beams:
         yield "## Table 6: beam width"
         yield (
-            "One round of Algorithm 1, without the prior; the last row searches until the answer is certified. "
+            "One round of Algorithm 1 by the paper's sum, and searches until the answer is certified, by both scores. "
             "“certified” is the share of queries whose twenty best are proved: no other name scores higher."
         )
         rows = []
         for width, found in beams.items():
             printed = paper.TABLE_6.get(int(width)) if width.isdecimal() else None
             shares = [f"{100 * found['recall'][str(k)]['value']:.1f}" for k in KS]
-            label = f"B={width}" if width.isdecimal() else "until certified"
+            label = f"B={width}" if width.isdecimal() else f"until {width}"
             rows.append([label, *shares, f"{found['certified']:.1%}", _paper(printed)])
         yield markdown(["beam", *(f"rec@{k}" for k in KS), "certified", "the paper"], rows)
 
@@ -139,12 +145,12 @@ def costs(results: Results) -> Iterator[str]:
             [
                 f"{row['ids']:,}",
                 str(row["alpha"]),
-                *(f"{row[name]:.2f}" for name in ("exhaustive", "approximate", "certified")),
+                *(f"{row[name]:.2f}" if name in row else "–" for name in QUERY_COSTS),
                 f"{row['exhaustive'] / row['approximate']:.1f}, {row['exhaustive'] / row['certified']:.1f}",
             ]
             for row in results.costs["queries"]
         ]
-        header = ["ids", "α", "all ids scored, ms", "one round with B=20, ms", "until certified, ms", "times as fast"]
+        header = ["ids", "α", *(f"{label}, ms" for label in QUERY_COSTS.values()), "times as fast"]
         yield markdown(header, rows)
         yield (
             "Batches of 128 segments. Catalogues larger than the corpus are artificial; only their size matters. "
@@ -175,7 +181,7 @@ def sensitivity(results: Results, pictures: set[str]) -> Iterator[str]:
 
 
 def _row(results: Results, name: str, printed: tuple[float, ...] | None) -> list[str]:
-    of = name.removesuffix(NO_PRIOR)
+    of = cell_of(name)
     cell = results.first(of)
     shares = [_share(results.recall(name, k)) for k in KS]
     spread = results.spread(of, 10)
