@@ -112,7 +112,7 @@ class PosteriorSearch(Opening):
 
     def log_probability(self, queries: Tensor, ids: Tensor) -> Tensor:
         """log p(s) of ids (q, c) for queries (q,), float32."""
-        return self.log_contributions(queries, ids).logsumexp(-1).float()
+        return _rounded(self.log_contributions(queries, ids).logsumexp(-1))
 
     def log_contributions(self, queries: Tensor, ids: Tensor) -> Tensor:
         """What each hash adds to p(s), as logarithms (q, c, m) in float64: log(p_j · share / m)."""
@@ -200,7 +200,12 @@ class PosteriorSearch(Opening):
             sums = torch.segment_reduce(parts, "sum", offsets=starts).log() + top
             terms.append((values - sums).index_select(0, column))
         total = weights + torch.stack(terms).logsumexp(0) - math.log(len(log_probs))
-        return total.nan_to_num_(nan=-torch.inf).float()
+        return _rounded(total.nan_to_num_(nan=-torch.inf))
+
+
+def _rounded(scores: Tensor) -> Tensor:
+    """Scores in float32. Near 0, float32 keeps more digits than sums have right, so multiples of 2⁻³⁰ are taken."""
+    return scores.mul_(2.0**30).round_().div_(2.0**30).float()
 
 
 def _log_sum(weights: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -131,8 +132,13 @@ class IdPrior:
 
     @classmethod
     def uniform(cls, bloom: BloomHash) -> IdPrior:
-        """All ids are equally likely."""
-        return cls.of(torch.zeros(bloom.num_ids, device=bloom.table.device), bloom)
+        """All ids are equally likely; made once for each table."""
+        if bloom not in _UNIFORM:
+            _UNIFORM[bloom] = cls.of(torch.zeros(bloom.num_ids, device=bloom.table.device), bloom)
+        return _UNIFORM[bloom]
 
     def to(self, device: torch.device) -> IdPrior:
         return self if self.surplus.device == device else IdPrior(self.surplus.to(device))
+
+
+_UNIFORM: WeakKeyDictionary[BloomHash, IdPrior] = WeakKeyDictionary()
