@@ -47,10 +47,10 @@ def test_a_direct_ranking_is_chosen_where_it_costs_no_more(bloom, queries, width
 
 
 def test_a_query_is_hopeless_if_the_bound_falls_too_slowly(bloom):
-    """Opening costs 200 a bucket, four direct rankings 900,000: 4,500 buckets, 2.517 rounds of eight times 24."""
+    """Opening costs 200 a bucket, four direct rankings 900,000: 4,500 buckets, 3.775 rounds of four times 24."""
     queries = Queries.start(torch.ones(6, dtype=torch.long), torch.full((6,), -torch.inf), num_hashes=2, largest_k=1)
     queries.earlier, queries.bound = torch.full((6,), -8.0), torch.full((6,), -10.0)  # one round lowers it by 2
-    rounds_left = torch.tensor([2.5, 2.6, 2.6, torch.inf, 2.6, 0.0])
+    rounds_left = torch.tensor([3.7, 3.8, 3.8, torch.inf, 3.8, 0.0])
     queries.threshold = queries.bound - 2 * rounds_left
     queries.certified[2] = True
     queries.scored = torch.tensor([9, 9, 9, 9, 0, 0])

@@ -211,7 +211,7 @@ def test_figure_2_left_the_first_round_certifies():
     assert found.scores.item() == pytest.approx(np.log(0.5 * 0.6))
 
 
-def test_figure_2_right_a_second_round_is_needed(monkeypatch):
+def test_figure_2_right_a_second_round_is_needed():
     """The best opened row and column meet only poor partners, so the level line of s* cuts the unopened area."""
     rows = ["8 9 10 11", "8 9 10 11", "2 3 4 5", "2 3 4 5", "2 3 6 7", "2 3 6 7", "4 5 6 7", "4 5 6 7"]
     rows += ["0 1 8 9", "0 1 10 11", "0 1 8 9", "0 1 10 11"]
@@ -222,7 +222,6 @@ def test_figure_2_right_a_second_round_is_needed(monkeypatch):
     first = top_k(log_probs, bloom, k=1, beam=2, max_rounds=1)
     # Rows 0, 1 and columns 0, 1 hold 16 ids; the best, (0, 8) with id 0, has .15 · .03 < .14 · .14 of the bound.
     assert (bool(first.certified), int(first.scored), first.ids.item()) == (False, 16, 0)
-    monkeypatch.setattr("superbloom.search.certified.WIDTH_GROWTH", 2)  # the figure opens two more
     second = top_k(log_probs, bloom, k=1, beam=2, max_rounds=2)
     # The extended region holds (2, 2), id 8, and nothing outside it exceeds .03 · .03.
     assert (bool(second.certified), int(second.rounds), second.ids.item()) == (True, 2, 8)

@@ -80,7 +80,7 @@ def top_k(
         queries = search.open_buckets(queries, width)  # lines 4 to 7
         if round_ == max_rounds or bool(queries.certified.all()):
             break
-        if max_rounds is None and bool((hopeless := search.cost.is_hopeless(queries, width)).any()):
+        if max_rounds is None and bool((hopeless := search.is_hopeless(queries, width)).any()):
             done.append(queries[hopeless])
             search.rank_all(done[-1])
             queries = queries[~hopeless]

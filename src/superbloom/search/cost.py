@@ -17,7 +17,7 @@ from superbloom.search.queries import Queries
 
 FIRST_ROUND_MEMBERS = 2400  # ids to score in the first round, in a width between these two:
 MIN_FIRST_WIDTH, MAX_FIRST_WIDTH = 24, 96  # buckets of each hash
-WIDTH_GROWTH = 8  # factor of the width from round to round
+WIDTH_GROWTH = 4  # factor of the width from round to round
 MAX_MEMBERS_AT_ONCE = 2**19  # ids scored together, over all queries: bounds memory, and fits a cache
 MEMBER_COST = 10  # of a member of an opened bucket, which is looked up at random
 ROUND_COST = 120_000  # of starting a round
@@ -58,7 +58,10 @@ class CostModel:
         """
         fall = (queries.earlier - queries.bound).clamp(min=1e-9)
         rounds = ((queries.bound - queries.threshold) / fall).masked_fill(queries.threshold == -torch.inf, 1.0)
-        needed = (width * WIDTH_GROWTH**rounds).clamp(max=self.bloom.num_buckets)
+        return self.is_too_much(queries, (width * WIDTH_GROWTH**rounds).clamp(max=self.bloom.num_buckets))
+
+    def is_too_much(self, queries: Queries, needed: Tensor) -> Tensor:
+        """Which queries are answered sooner by ranking every id than by opening `needed` buckets of each hash, (q,)."""
         needed = needed.masked_fill(queries.scored == 0, torch.inf)
         direct = HOPELESS_FACTOR * (DIRECT_COST + self.filter.work)
         return ~queries.certified & (MEMBER_COST * needed * self.members(1) >= direct)

@@ -84,6 +84,10 @@ class Opening(ABC):
     def rank_all(self, queries: Queries) -> None:
         """Score every permitted id."""
 
+    def is_hopeless(self, queries: Queries, width: int) -> Tensor:
+        """Which queries are answered sooner by ranking every id than by opening more buckets, (q,)."""
+        return self.cost.is_hopeless(queries, width)
+
     def start(self) -> Queries:
         """All queries, before the first round."""
         _ = self.best_buckets  # refuses NaN, also where every id is ranked

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from superbloom.hashing import BloomHash
-from superbloom.ranking import EMPTY_KEY, LOWEST_SCORE, best_keys, keys_of, scores_of
+from superbloom.ranking import BLOCK_ENTRIES, EMPTY_KEY, LOWEST_SCORE, best_keys, keys_of, scores_of
 from superbloom.search.cost import MAX_MEMBERS_AT_ONCE
 from superbloom.search.opening import Limits, Opening
 from superbloom.search.queries import Queries
@@ -52,6 +52,13 @@ class PosteriorSearch(Opening):
         size = bounds.abs().clamp_(min=1, max=-LOWEST_SCORE)
         # −inf becomes the score that it has in keys: an id in closed buckets may tie with an id that was scored.
         return (bounds + SLACK * size).clamp_(min=LOWEST_SCORE)
+
+    def is_hopeless(self, queries: Queries, width: int) -> Tensor:  # noqa: ARG002 (the sum needs it)
+        """By the number of buckets above the k-th score: from the share of blocks of buckets that hold such a one."""
+        peaks = self.best_buckets.peaks.unflatten(0, (-1, len(self.hashes)))[queries.number]
+        is_below = (peaks < queries.threshold[:, None, None]).float().mean(dim=2)
+        needed = self.bloom.num_buckets * (1 - is_below ** (1 / BLOCK_ENTRIES)).amax(dim=1)
+        return self.cost.is_too_much(queries, needed.masked_fill(queries.threshold == -torch.inf, 0.0))
 
     def _open_buckets(self, queries: Queries, width: int) -> None:
         if width >= COUNTED_WIDTH:
