@@ -81,6 +81,10 @@ def searches(num_ids: int, seconds: float) -> dict[str, Any]:
         assert torch.equal(found.ids[:2], some.ids)
         beam = top_k(log_probs, bloom, K, combine="sum", beam=20, max_rounds=1)
         result = {"width": found.width.float().mean().item(), "scored": found.scored.float().mean().item()}
+        likely = top_k(log_probs, bloom, K, prior=prior)
+        assert bool(likely.certified.all())
+        assert torch.equal(likely.ids[:2], exhaustive(log_probs[:2], bloom, K, prior=prior).ids)
+        result["posterior_width"] = likely.width.float().mean().item()
         result["beam_20_certified"] = beam.certified.float().mean().item()
         for batch in (1, 64) if name != "flat" or num_ids <= 5_281_889 else (1,):
             part = log_probs[:batch].contiguous()
@@ -92,6 +96,7 @@ def searches(num_ids: int, seconds: float) -> dict[str, Any]:
             }
             if batch == 1 or num_ids <= 5_281_889:
                 ways["rank every id"] = lambda part=part: exhaustive(part, bloom, K, combine="sum")
+                ways["rank by posterior"] = lambda part=part: exhaustive(part, bloom, K, prior=prior)
                 if gather:
                     ways["gather and topk"] = lambda part=part: gather_and_topk(part, columns)
             result[f"batch {batch}"] = race(ways, seconds)
@@ -223,7 +228,7 @@ def worst_case(num_ids: int, queries: int) -> dict[str, Any]:
         direct += int(found.scored) == num_ids
         assert bool(found.certified)
         if number % 50 == 0:
-            wrong += not torch.equal(found.ids, exhaustive(log_probs, bloom, K).ids)
+            wrong += not torch.equal(found.ids, exhaustive(log_probs, bloom, K, combine="sum").ids)
     share = {f"p{q}": float(np.percentile(times, q)) for q in (50, 90, 99, 99.9)}
     figures = {"ids": num_ids, "queries": queries, "ms": share | {"max": max(times)}, "width_max": max(widths)}
     figures |= {"rounds_max": max(rounds), "ranked_directly": direct, "compared": -(-queries // 50), "wrong": wrong}
@@ -266,18 +271,19 @@ def main() -> None:
 
 def tables(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Milliseconds of each way, a row for each input and batch."""
-    header = ["ids", "log-probabilities", "batch", "exact", "exact with prior", "beam 20", "rank every id"]
-    header += ["gather and topk", "× exact", "width", "beam 20 certifies"]
+    header = ["ids", "log-probabilities", "batch", "posterior", "exact with prior", "exact", "beam 20", "rank every id"]
+    header += ["rank by posterior", "gather and topk", "× exact", "posterior width", "width", "beam 20 certifies"]
     rows = []
     for one in figures.get("search", []):
         for name in ("trained", "weak", "flat"):
             for batch in (1, 64):
                 if (ms := one[name].get(f"batch {batch}")) is None:
                     continue
-                cells = [f"{ms[way]:.2f}" if way in ms else "–" for way in header[3:8]]
+                cells = [f"{ms[way]:.2f}" if way in ms else "–" for way in header[3:10]]
                 plain = ms.get("gather and topk", ms.get("rank every id"))
                 ratio = f"{plain / ms['exact']:.0f}×" if plain else "–"
-                extra = [ratio, f"{one[name]['width']:.0f}", f"{one[name]['beam_20_certified']:.0%}"]
+                widths = [f"{one[name].get(width, 0):.0f}" for width in ("posterior_width", "width")]
+                extra = [ratio, *widths, f"{one[name]['beam_20_certified']:.0%}"]
                 rows.append([f"{one['ids']:,}", name, str(batch), *cells, *extra])
     return header, rows
 
