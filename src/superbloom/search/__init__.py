@@ -3,9 +3,11 @@
     log_probs (batch, m, num_buckets)  →  ids, scores (batch, k)
 
 Read reference.py first: Algorithm 1 in plain code. certified.py is the fast search, with cost.py (open more buckets, or
-rank every id?), filters.py (which ids may be returned), combined.py and posterior.py (what a score is).
+rank every id?), filters.py (which ids may be returned), combined.py and posterior.py (what a score is), and boosted.py
+(what a memory adds).
 """
 
+from superbloom.search.boosted import Boosts, boosted_log_probability
 from superbloom.search.certified import exhaustive, top_k
 from superbloom.search.filters import Filter
 from superbloom.search.opening import TopK
@@ -16,10 +18,12 @@ from superbloom.search.scoring import COMBINES, Bonus, Combine, IdPrior, is_post
 __all__ = [
     "COMBINES",
     "Bonus",
+    "Boosts",
     "Combine",
     "Filter",
     "IdPrior",
     "TopK",
+    "boosted_log_probability",
     "bucket_shares",
     "exhaustive",
     "is_posterior",

@@ -84,11 +84,12 @@ class Filter:
         permitted, ids = None, ids.long()
         if self._whole_mask is not None:
             permitted = self._whole_mask[queries[:, None] if len(self._whole_mask) > 1 else 0, ids]
-        if self.excluded is not None:
-            mine = self.excluded[0] if len(self.excluded) == 1 else self.excluded[queries]
-            at = torch.searchsorted(mine, ids.contiguous()).clamp(max=mine.shape[-1] - 1)
-            fine = (mine[at] if mine.dim() == 1 else mine.gather(1, at)) != ids
-            permitted = fine if permitted is None else permitted & fine
+        for rows, is_allowed in ((self.lists, True), (self.excluded, False)):
+            if rows is not None:
+                mine = rows[0] if len(rows) == 1 else rows[queries]
+                at = torch.searchsorted(mine, ids.contiguous()).clamp(max=mine.shape[-1] - 1)
+                fine = ((mine[at] if mine.dim() == 1 else mine.gather(1, at)) == ids) == is_allowed
+                permitted = fine if permitted is None else permitted & fine
         return permitted
 
     @cached_property
