@@ -12,7 +12,19 @@ SOURCE = Path(__file__).parents[2] / "src" / "superbloom"
 # The order of the data flow. A name without a folder is a module of the package superbloom.
 ORDER = (
     *("version", "errors", "special", "answers", "progress", "ranking", "config", "runtime", "client"),
-    *("storage", "corpus", "prepare", "hashing", "search", "model", "predict", "evaluate", "training", "store"),
+    *(
+        "storage",
+        "corpus",
+        "prepare",
+        "hashing",
+        "search",
+        "memory",
+        "model",
+        "predict",
+        "evaluate",
+        "training",
+        "store",
+    ),
     *("api", "serve", "reproduce", "commands", "cli", "__main__", "__init__"),
 )
 

@@ -1,0 +1,29 @@
+"""The memory beside the network: pairs and rows of training that are counted, not learned (not in the paper).
+
+    context ids (q, n), places (q,)  →  probabilities of the names that the memory brings, sparse (q, num_ids)
+
+pairs.py keeps for each name its strongest neighbours. rows.py keeps the rows themselves and finds similar ones.
+parts.py turns both into distributions over names, mixture.py weighs them against the network by held-out rows, and
+memory.py holds everything together.
+"""
+
+from superbloom.memory.events import Events
+from superbloom.memory.memory import Memory, Recalled, remember
+from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
+from superbloom.memory.pairs import Pairs
+from superbloom.memory.parts import Context, names_of_rows
+from superbloom.memory.rows import Rows
+
+__all__ = [
+    "NETWORK",
+    "PARTS",
+    "Context",
+    "Events",
+    "Memory",
+    "Pairs",
+    "Recalled",
+    "Rows",
+    "fit_weights",
+    "names_of_rows",
+    "remember",
+]

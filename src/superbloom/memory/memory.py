@@ -1,0 +1,109 @@
+"""The memory of a model: what it holds, the weights of its parts, and what it recalls for a context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from superbloom.config import TrainConfig
+from superbloom.corpus import Corpus
+from superbloom.memory.events import Events
+from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
+from superbloom.memory.pairs import Pairs
+from superbloom.memory.parts import Context, distributions
+from superbloom.memory.rows import Rows
+
+
+class Recalled(NamedTuple):
+    """What the memory recalls for q queries."""
+
+    probabilities: sparse.csr_matrix  # (q, num_ids): the memory's share of p(s)
+    network: np.ndarray  # (q,) the weight that is left to the network
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Counted pairs, kept rows, and the weight of each part; without weights it is not used yet."""
+
+    pairs: Pairs | None
+    rows: Rows | None
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that this memory has, the network first."""
+        missing = set() if self.pairs is not None else {"pairs", "agreement"}
+        missing |= set() if self.rows is not None else {"rows", "places", "row repeats"}
+        return [part for part in PARTS if part not in missing]
+
+    @property
+    def kind(self) -> str:
+        """What is remembered: "pairs", "rows" or "both"."""
+        return "rows" if self.pairs is None else "pairs" if self.rows is None else "both"
+
+    @property
+    def neighbours(self) -> int:
+        """The most names that are kept for a name."""
+        return 1 if self.pairs is None else max(1, int(np.diff(self.pairs.starts).max()))
+
+    def recall(self, ids: np.ndarray, places: np.ndarray, num_ids: int) -> Recalled:
+        """The memory's share of p(s) for contexts (q, n) and the place asked for in each (q,)."""
+        found = distributions(Context.of(ids, places, num_ids), self.pairs, self.rows)
+        total = sparse.csr_matrix((len(ids), num_ids))
+        network = np.ones(len(ids))
+        for part, matrix in found.items():
+            if weight := self.weights.get(part, 0.0):
+                total = total + weight * matrix
+                network -= weight * (np.diff(matrix.indptr) > 0)
+        total = total.tocsr()
+        total.sort_indices()
+        return Recalled(total, np.maximum(network, self.weights[NETWORK]))
+
+    def probabilities_of(self, targets: np.ndarray, ids: np.ndarray, places: np.ndarray, num_ids: int) -> np.ndarray:
+        """The probability that each part gives to targets (q,), in the order of `parts` without the network.
+
+        NaN where a part has nothing to say.
+        """
+        found = distributions(Context.of(ids, places, num_ids), self.pairs, self.rows)
+        own, number, columns = targets.copy(), np.arange(len(targets)), []  # scipy refuses an array of torch's
+        for part in self.parts[1:]:
+            values = np.asarray(found[part][number, own]).ravel()
+            columns.append(np.where(np.diff(found[part].indptr) > 0, values, np.nan))
+        return np.stack(columns, axis=1)
+
+    def shares(self, ids: np.ndarray, place: int, answers: np.ndarray, num_ids: int) -> dict[str, np.ndarray]:
+        """What each part adds to the probability of answers (k,) for one context (n,)."""
+        found = distributions(Context.of(ids[None], np.array([place]), num_ids), self.pairs, self.rows)
+        return {part: self.weights[part] * np.asarray(found[part][0, answers].todense()).ravel() for part in found}
+
+    def weighed(self, network: np.ndarray, parts: np.ndarray) -> Memory:
+        """The same memory with weights fitted to hidden names.
+
+        network (n,) and parts (n, parts − 1) are the probabilities that they have, NaN as in probabilities_of.
+        """
+        parts = np.where(np.isnan(parts), network[:, None], parts)
+        weights = fit_weights(np.column_stack([network, parts]))
+        return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)))
+
+
+def remember(
+    corpus: Corpus, what: str, splits: Sequence[str] = ("train",), neighbours: int = TrainConfig.neighbours
+) -> Memory | None:
+    """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
+
+    There is none of text, whose documents are too long, and none where a model predicts other names than it reads.
+
+    >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
+    >>> memory.parts
+    ['network', 'pairs', 'agreement', 'rows', 'places', 'repeats', 'row repeats']
+    """
+    if what == "none" or corpus.target_vocab is not None or corpus.vocab.is_text:
+        return None
+    events = Events.of(corpus, splits)
+    pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None
+    rows = Rows.keep(events) if what in ("rows", "both") else None
+    return Memory(pairs, rows)

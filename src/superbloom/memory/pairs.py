@@ -1,0 +1,114 @@
+"""Pairs: for each name the names that stand near it in training rows, the strongest ones.
+
+The weight of a pair is Σ 1/distance over its occurrences at most WINDOW_IDS apart, divided by how often the first name
+occurs. `after` says how much of that weight comes from occurrences in which the second name follows the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from superbloom.memory.events import Events, are_lists, runs, taken
+
+WINDOW_IDS = 10  # the largest distance between two names of a pair
+MAX_CHUNK_EVENTS = 1_000_000  # counted at a time: bounds memory
+AFTER_SCALE = 255
+SHRINKAGE = 10  # occurrences added to every count, so that names seen once or twice are not the most similar ones
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The neighbours of name c are ids[starts[c] : starts[c + 1]], the strongest first."""
+
+    starts: np.ndarray  # (num_ids + 1,) int64
+    ids: np.ndarray  # (pairs,) int32
+    weights: np.ndarray  # (pairs,) float16
+    after: np.ndarray  # (pairs,) uint8, the share of the weight that follows, times AFTER_SCALE
+
+    @classmethod
+    def count(cls, events: Events, neighbours: int) -> Pairs:
+        """Count the pairs of all rows, names in order, a chunk of occurrences at a time."""
+        found = [_strongest(counted, neighbours) for counted in _chunks(events)]
+        lengths, ids, weights, after = (np.concatenate(column) for column in zip(*found, strict=True))
+        return cls(np.concatenate([[0], np.cumsum(lengths)]), ids, weights, after)
+
+    def is_sound(self, num_ids: int) -> bool:
+        """Whether the lists of neighbours lie in the file, for at most num_ids names."""
+        sizes = {len(self.ids), len(self.weights), len(self.after)}
+        return len(sizes) == 1 and are_lists(self.starts, len(self.ids), num_ids)
+
+    def of(self, names: np.ndarray, num_ids: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The neighbours of names (any,): the position in names, the neighbour, its weight and the share that follows.
+
+        Names that were added later have none.
+        """
+        known = np.minimum(names, len(self.starts) - 2)
+        begins, lengths = self.starts[known], np.where(names == known, self.starts[known + 1] - self.starts[known], 0)
+        at = runs(begins, lengths)
+        of = np.repeat(np.arange(len(names)), lengths)
+        return (
+            of,
+            taken(self.ids, at, num_ids),
+            self.weights[at].astype(np.float32),
+            self.after[at] / np.float32(AFTER_SCALE),
+        )
+
+    def similar(self, names: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The neighbours of different names (any,), the most similar first, and their similarity, summed over names.
+
+        The similarity of two names is a cosine: Σ 1/distance over their pairs, divided by the roots of both counts.
+        counts (num_ids,) are those of the names; below 1 for names that were added later.
+        """
+        of, near, weights, _ = self.of(names, len(counts))
+        own, other = (np.maximum(counts[ids], 1).astype(np.float64) for ids in (names[of], near))
+        cosines = weights * own / np.sqrt((own + SHRINKAGE) * (other + SHRINKAGE))
+        is_other = ~np.isin(near, names)
+        ids, at = np.unique(near[is_other], return_inverse=True)
+        scores = np.bincount(at, cosines[is_other], len(ids))
+        order = np.lexsort((ids, -scores))  # of equal scores, the more frequent name first
+        return ids[order], scores[order]
+
+
+def _chunks(events: Events) -> Iterator[sparse.csr_matrix]:
+    """The weights of all pairs of consecutive names, (names, num_ids).
+
+    Weights are complex: the real part is the whole weight, the imaginary part what follows. So one sum makes both.
+    """
+    order = np.argsort(events.ids, kind="stable")
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(events.ids, minlength=events.num_ids))])
+    row_of, first = events.row_of(), 0
+    while first < events.num_ids:
+        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + MAX_CHUNK_EVENTS, side="right")) - 1)
+        at = order[bounds[first] : bounds[last]]
+        own = events.ids[at] - first
+        rows, columns, values = [], [], []
+        for distance in range(1, WINDOW_IDS + 1):
+            for sign, weight in ((1, 1 + 1j), (-1, 1)):
+                other = at + sign * distance
+                inside = (other >= 0) & (other < len(row_of))
+                inside[inside] = row_of[other[inside]] == row_of[at[inside]]
+                rows.append(own[inside])
+                columns.append(events.ids[other[inside]])
+                values.append(np.full(len(columns[-1]), weight / distance, np.complex64))
+        entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
+        counted = sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
+        counts = np.diff(bounds[first : last + 1])
+        counted.data /= np.repeat(np.maximum(1, counts), np.diff(counted.indptr)).astype(np.float32)
+        yield counted
+        first = last
+
+
+def _strongest(counted: sparse.csr_matrix, most: int) -> tuple[np.ndarray, ...]:
+    """The strongest neighbours of each row: their numbers, then ids, weights and shares that follow."""
+    row = np.repeat(np.arange(counted.shape[0]), np.diff(counted.indptr))
+    # One stable sort by row, then by falling weight; of equal weights the smaller id stays first.
+    order = np.argsort(row - counted.data.real / (1 + 2 * counted.data.real.max(initial=0)), kind="stable")
+    kept = order[np.arange(len(order)) - counted.indptr[row] < most]
+    weights = counted.data[kept]
+    after = np.rint(AFTER_SCALE * weights.imag / weights.real).astype(np.uint8)
+    lengths = np.minimum(np.diff(counted.indptr), most)
+    return lengths, counted.indices[kept].astype(np.int32), weights.real.astype(np.float16), after

@@ -1,0 +1,107 @@
+"""Rows: the training rows themselves, and for each name some of the places where it occurs.
+
+A row is similar to a context if it holds its names, rare and near ones above all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from superbloom.memory.events import Events, are_lists, runs, taken
+
+MAX_ROW_EVENTS = 20_000_000  # ids of rows that are kept: beyond, evenly spaced rows
+PLACES_PER_NAME = 400  # occurrences of a name that are looked at, evenly spaced
+SIMILAR_ROWS = 200  # that a context is compared with in detail
+LENGTH_OFFSET = 5.0  # longer rows hold more of any context; similarity is divided by the root of length + this
+
+
+class Matches(NamedTuple):
+    """Occurrences of context names in similar rows, one entry each."""
+
+    query: np.ndarray
+    entry: np.ndarray  # which element of the context
+    event: np.ndarray  # where it occurs
+    row: np.ndarray
+    similarity: np.ndarray  # of the row
+
+
+class Similar(NamedTuple):
+    """The most similar rows of each query, one entry each, and the occurrences that make them similar."""
+
+    query: np.ndarray
+    row: np.ndarray
+    similarity: np.ndarray
+    matches: Matches
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row r holds ids[starts[r] : starts[r + 1]]; name c occurs at places[place_starts[c] : place_starts[c + 1]]."""
+
+    starts: np.ndarray  # (rows + 1,) int64
+    ids: np.ndarray  # (events,) int32
+    place_starts: np.ndarray  # (num_ids + 1,) int64
+    places: np.ndarray  # (any,) int32, positions in ids, ascending
+    rarity: np.ndarray  # (num_ids,) float32, log(rows / rows with the name)
+
+    @classmethod
+    def keep(cls, events: Events, places_per_name: int = PLACES_PER_NAME, most: int = MAX_ROW_EVENTS) -> Rows:
+        """Keep the rows, cut into pieces, and evenly spaced occurrences of each name."""
+        pieces = events.sample(most).pieces()
+        counts = np.bincount(pieces.ids, minlength=pieces.num_ids)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        kept = np.minimum(counts, places_per_name)
+        number = runs(np.zeros(len(kept), np.int64), kept)
+        chosen = np.repeat(bounds[:-1], kept) + number * np.repeat(counts, kept) // np.repeat(kept, kept)
+        places = np.argsort(pieces.ids, kind="stable")[chosen].astype(np.int32)
+        total = len(pieces.row)
+        rarity = np.log((1 + total) / (1 + np.minimum(counts, total))) + 0.05
+        starts = np.concatenate([[0], np.cumsum(kept)])
+        return cls(pieces.starts, pieces.ids, starts, places, rarity.astype(np.float32))
+
+    def is_sound(self, num_ids: int) -> bool:
+        """Whether all lists lie in the file, for at most num_ids names."""
+        is_whole = are_lists(self.starts, len(self.ids), len(self.ids))
+        known = len(self.place_starts) - 1
+        return is_whole and are_lists(self.place_starts, len(self.places), num_ids) and len(self.rarity) == known
+
+    def similar(self, query: np.ndarray, names: np.ndarray, distance: np.ndarray, num_queries: int) -> Similar:
+        """The rows that share most with each query.
+
+        The context is one entry per name (any,): its query, ascending, its id, and its distance to the place asked for.
+        """
+        known = np.minimum(names, len(self.place_starts) - 2)
+        begins = self.place_starts[known]
+        lengths = np.where(names == known, self.place_starts[known + 1] - begins, 0)
+        event = taken(self.places, runs(begins, lengths), len(self.ids)).astype(np.int64)
+        entry = np.repeat(np.arange(len(names)), lengths)
+        row = np.searchsorted(self.starts, event, side="right") - 1
+        gain = self.rarity[known] / np.sqrt(np.maximum(1, np.abs(distance)))
+        shape = (num_queries, len(self.starts) - 1)
+        total = sparse.csr_matrix((gain[entry], (query[entry], row)), shape=shape)
+        total.data /= np.sqrt(self.starts[total.indices + 1] - self.starts[total.indices] + LENGTH_OFFSET)
+        best = _largest(total, SIMILAR_ROWS)
+        of, which = best.nonzero()
+        # Look the similarity of each match up in the kept entries of its query.
+        keys, wanted = of * shape[1] + which, query[entry] * shape[1] + row
+        order = np.argsort(keys)
+        at = np.minimum(np.searchsorted(keys[order], wanted), max(0, len(keys) - 1))
+        is_kept = keys[order][at] == wanted if len(keys) else np.zeros(len(wanted), bool)
+        similarity = best.data[order][at[is_kept]]
+        matches = Matches(query[entry][is_kept], entry[is_kept], event[is_kept], row[is_kept], similarity)
+        return Similar(of, which, best.data, matches)
+
+
+def _largest(matrix: sparse.csr_matrix, most: int) -> sparse.csr_matrix:
+    """The same matrix with at most the `most` largest entries of each row."""
+    kept = np.ones(matrix.nnz, bool)
+    for begin, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        if end - begin > most:
+            kept[begin + np.argpartition(-matrix.data[begin:end], most)[most:]] = False
+    counts = np.add.reduceat(np.append(kept, False), matrix.indptr[:-1]) * (np.diff(matrix.indptr) > 0)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    return sparse.csr_matrix((matrix.data[kept], matrix.indices[kept], starts), shape=matrix.shape)

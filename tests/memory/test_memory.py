@@ -1,0 +1,239 @@
+"""The memory against plain recounts: pairs, similar rows, parts, weights; and its file."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from superbloom.corpus import Corpus
+from superbloom.memory import Context, Events, Memory, Pairs, Rows, fit_weights, names_of_rows, remember
+from superbloom.memory import events as events_module
+from superbloom.memory import pairs as pairs_module
+from superbloom.memory.pairs import AFTER_SCALE, SHRINKAGE, WINDOW_IDS
+from superbloom.memory.parts import OTHER_SIDE, distributions, neighbours
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    names = [f"n{i}" for i in range(60)]
+    weights = 1 / np.arange(1, 61)
+    rows = [rng.choice(names, size=rng.integers(1, 40), p=weights / weights.sum()).tolist() for _ in range(200)]
+    return Corpus.from_sequences(rows)
+
+
+def plain_pairs(corpus: Corpus, splits=("train",)) -> tuple[dict, dict, dict]:
+    """Σ 1/distance of each pair, of the pairs that follow, and the count of each name, by three loops."""
+    both, following, counts = defaultdict(float), defaultdict(float), defaultdict(int)
+    codes = {"train": 0, "valid": 1, "test": 2}
+    for number, split in enumerate(corpus.splits.tolist()):
+        if split not in [codes[name] for name in splits]:
+            continue
+        row = corpus.row(number).tolist()
+        for i, first in enumerate(row):
+            counts[first] += 1
+            for j, second in enumerate(row):
+                if i != j and abs(i - j) <= WINDOW_IDS:
+                    both[first, second] += 1 / abs(i - j)
+                    following[first, second] += (j > i) / abs(i - j)
+    return both, following, counts
+
+
+@pytest.mark.parametrize("chunk", [50, 10**6])
+@pytest.mark.parametrize("most", [3, 1000])
+def test_pairs_equal_a_plain_recount(corpus, chunk, most, monkeypatch):
+    monkeypatch.setattr(pairs_module, "MAX_CHUNK_EVENTS", chunk)
+    pairs = Pairs.count(Events.of(corpus), most)
+    both, following, counts = plain_pairs(corpus)
+    for name in range(corpus.num_ids):
+        own = {second: weight / counts[name] for (first, second), weight in both.items() if first == name}
+        kept = slice(pairs.starts[name], pairs.starts[name + 1])
+        assert len(pairs.ids[kept]) == min(most, len(own))
+        weakest = sorted(own.values(), reverse=True)[:most][-1] if own else 0
+        for id_, weight, after in zip(pairs.ids[kept], pairs.weights[kept], pairs.after[kept], strict=True):
+            assert weight == pytest.approx(own[id_], rel=2e-3)
+            assert own[id_] >= weakest * (1 - 1e-5)
+            assert after / AFTER_SCALE == pytest.approx(following[name, id_] / both[name, id_], abs=3e-3)
+    assert pairs.is_sound(corpus.num_ids)
+
+
+@pytest.mark.parametrize("names", [[7], [7, 3, 41]])
+def test_similar_names_are_ranked_by_a_plain_cosine(corpus, names):
+    pairs, counts = Pairs.count(Events.of(corpus), 99), corpus.id_counts("train")
+    both, _, plain_counts = plain_pairs(corpus)
+    expected = defaultdict(float)
+    for (first, second), weight in both.items():
+        if first in names and second not in names:
+            roots = math.sqrt((plain_counts[first] + SHRINKAGE) * (plain_counts[second] + SHRINKAGE))
+            expected[second] += weight / roots
+    ids, scores = pairs.similar(np.array(names), counts)
+    assert dict(zip(ids.tolist(), scores.tolist(), strict=True)) == pytest.approx(expected, rel=2e-3)
+    assert scores.tolist() == sorted(scores, reverse=True)
+
+
+def test_similarity_is_symmetric_and_does_not_follow_popularity():
+    """a is always beside b; the popular p is beside everything, and beside a no more often than b is."""
+    rows = [["a", "b", "p"], ["p", "a", "b"]] * 20 + [["p", f"x{i}"] for i in range(400)] + [["once", "a"]]
+    corpus = Corpus.from_sequences(rows)
+    pairs, counts = Pairs.count(Events.of(corpus, ("train", "valid", "test")), 64), corpus.vocab.counts
+    a, b = corpus.vocab.id("a"), corpus.vocab.id("b")
+    ids, scores = pairs.similar(np.array([a]), counts)
+    assert corpus.vocab.names(ids.tolist()) == ["b", "p", "once"]
+    back, back_scores = pairs.similar(np.array([b]), counts)
+    assert corpus.vocab.name(int(back[0])) == "a"
+    assert back_scores[0] == pytest.approx(scores[0], rel=2e-3)
+
+
+def test_names_that_were_added_later_have_no_similar_ones(corpus):
+    pairs = Pairs.count(Events.of(corpus), 8)
+    counts = np.append(corpus.id_counts("train"), -1)
+    ids, scores = pairs.similar(np.array([corpus.num_ids]), counts)
+    assert len(ids) == len(scores) == 0
+
+
+def test_neighbours_of_a_context_count_distance_and_direction(corpus):
+    context = [5, -2, 9, 2]
+    found = neighbours(
+        Context.of(np.array([context]), np.array([1]), corpus.num_ids), Pairs.count(Events.of(corpus), 99)
+    )
+    both, following, counts = plain_pairs(corpus)
+    expected = defaultdict(float)
+    for place, name in enumerate(context):
+        if name < 0:
+            continue
+        for (first, second), weight in both.items():
+            if first == name:
+                right = following[first, second] if place < 1 else weight - following[first, second]
+                nearness = 1 / abs(place - 1)
+                expected[second] += nearness * (right + OTHER_SIDE * (weight - right)) / counts[name]
+    assert dict(zip(found.indices.tolist(), found.data.tolist(), strict=True)) == pytest.approx(expected, rel=5e-3)
+
+
+def test_similar_rows_share_rare_and_near_names():
+    rows = [["a", "b", "c"], ["a", "x", "y"], ["a", "z", "w"], ["q", "r", "s"], ["b", "c", "d"]] * 3
+    corpus = Corpus.from_sequences(rows, keys=[f"k{i}" for i in range(15)])
+    kept = Rows.keep(Events.of(corpus, ("train", "valid", "test")))
+    ids = np.array([[corpus.vocab.id("b"), corpus.vocab.id("c"), -2]])
+    context = Context.of(ids, np.array([2]), corpus.num_ids)
+    similar = kept.similar(context.query, context.names, context.distance, 1)
+    best = similar.similarity.argmax()
+    assert {"b", "c"} <= set(corpus.vocab.names(kept.ids[kept.starts[similar.row[best]] :][:3].tolist()))
+    names = names_of_rows(context, kept, similar)
+    order = [corpus.vocab.name(int(id_)) for id_ in names.indices[np.argsort(-names.data)]]
+    assert set(order) == {"a", "b", "c", "d"}
+    assert not {"x", "q"} & set(order)
+    assert kept.is_sound(corpus.num_ids)
+
+
+def test_places_point_to_what_followed():
+    """After a, b comes c in all rows; rows also hold other names in other places."""
+    rows = [["a", "b", "c", f"u{i}", f"v{i}"] for i in range(30)]
+    corpus = Corpus.from_sequences(rows)
+    a, b, c = (corpus.vocab.id(name) for name in "abc")
+    found = distributions(
+        Context.of(np.array([[a, b, -2]]), np.array([2]), corpus.num_ids),
+        *(lambda events: (Pairs.count(events, 50), Rows.keep(events)))(Events.of(corpus)),
+    )
+    for part in ("pairs", "agreement", "places"):
+        assert found[part].indices[found[part].data.argmax()] in (a, b, c)
+    assert found["places"].indices[found["places"].data.argmax()] == c
+    assert not {a, b} & set(found["rows"].indices.tolist())
+    assert set(found["repeats"].indices.tolist()) == {a, b}
+    for matrix in found.values():
+        assert matrix.sum() == pytest.approx(1) or not matrix.nnz
+
+
+def test_long_rows_are_cut_into_pieces_of_about_equal_size(monkeypatch):
+    monkeypatch.setattr(events_module, "MAX_PIECE_IDS", 4)
+    corpus = Corpus.from_sequences([[f"n{i}" for i in range(10)], ["n0"], [f"n{i}" for i in range(4)]])
+    events = Events.of(corpus, ("train", "valid", "test"))
+    pieces = events.pieces()
+    assert np.diff(pieces.starts).tolist() == [3, 3, 4, 1, 4]
+    assert pieces.row.tolist() == [0, 0, 0, 1, 2]
+    assert pieces.ids is events.ids
+
+
+def test_a_sample_keeps_whole_rows_evenly_spaced(corpus):
+    events = Events.of(corpus)
+    few = events.sample(len(events.ids) // 3)
+    assert 0.2 < len(few.ids) / len(events.ids) < 0.5
+    for number, row in enumerate(few.row.tolist()):
+        assert few.ids[few.starts[number] : few.starts[number + 1]].tolist() == corpus.row(row).tolist()
+
+
+def test_weights_maximise_the_likelihood_of_hidden_names():
+    rng = np.random.default_rng(0)
+    probabilities = rng.random((400, 3)) ** np.array([1, 3, 8])
+    weights = fit_weights(probabilities)
+    assert weights.sum() == pytest.approx(1)
+    best = np.log(probabilities @ weights).mean()
+    for other in rng.dirichlet([1, 1, 1], size=500):
+        assert np.log(probabilities @ other).mean() <= best + 1e-6
+
+
+def test_a_part_without_evidence_gets_no_weight():
+    probabilities = np.array([[0.2, 0.0, 0.5]] * 50 + [[0.3, 0.0, 0.1]] * 50)
+    assert fit_weights(probabilities)[1] == 0
+
+
+def test_recalled_probabilities_and_the_network_sum_to_one(corpus):
+    memory = remember(corpus, "both")
+    rng = np.random.default_rng(1)
+    memory = memory.weighed(rng.random(50), rng.random((50, 6)))
+    contexts = np.full((4, 6), -1)
+    contexts[0, :4], contexts[1, :2], contexts[2, 0] = [3, 1, 4, 1], [5, 9], 7
+    recalled = memory.recall(contexts, np.array([4, 2, 1, 0]), corpus.num_ids)
+    totals = np.asarray(recalled.probabilities.sum(axis=1)).ravel() + recalled.network
+    assert totals == pytest.approx(np.ones(4))
+    assert recalled.network[3] == pytest.approx(1)  # nothing is known, so the network answers alone
+
+
+def test_what_each_part_gives_an_answer_sums_to_the_whole(corpus):
+    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2))
+    context, place = np.array([3, 1, -2, 4]), 2
+    recalled = memory.recall(context[None], np.array([place]), corpus.num_ids)
+    answers = recalled.probabilities.indices[:10]
+    shares = memory.shares(context, place, answers, corpus.num_ids)
+    assert sum(shares.values()) == pytest.approx(recalled.probabilities.data[:10])
+
+
+def test_a_hidden_name_has_the_probability_that_the_parts_recall(corpus):
+    memory = remember(corpus, "both")
+    contexts, places, targets = np.array([[3, 1, -2], [8, 2, -2]]), np.array([2, 2]), np.array([0, 5])
+    found = memory.probabilities_of(targets, contexts, places, corpus.num_ids)
+    parts = distributions(Context.of(contexts, places, corpus.num_ids), memory.pairs, memory.rows)
+    for column, part in enumerate(memory.parts[1:]):
+        dense = parts[part].toarray()
+        for row, target in enumerate(targets):
+            expected = dense[row, target] if dense[row].any() else math.nan
+            assert found[row, column] == pytest.approx(expected, nan_ok=True)
+
+
+def test_names_that_were_added_later_have_no_memory(corpus):
+    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2))
+    more = corpus.num_ids + 5
+    recalled = memory.recall(np.array([[corpus.num_ids + 2, -2]]), np.array([1]), more)
+    assert recalled.probabilities.indices.tolist() == [corpus.num_ids + 2]  # only the repetition of the context
+
+
+@pytest.mark.parametrize(("what", "parts"), [("pairs", 4), ("rows", 5), ("both", 7)])
+def test_the_parts_follow_from_what_is_remembered(corpus, what, parts):
+    memory = remember(corpus, what)
+    assert isinstance(memory, Memory)
+    assert memory.kind == what
+    assert len(memory.parts) == parts
+    found = memory.probabilities_of(np.array([1]), np.array([[2, -2]]), np.array([1]), corpus.num_ids)
+    assert found.shape == (1, parts - 1)
+
+
+def test_nothing_is_remembered_where_a_model_predicts_other_names():
+    corpus = Corpus.from_sequences([["a", "b"]] * 9, targets=[["x", "y"]] * 9)
+    assert remember(corpus, "both") is None
+    assert remember(Corpus.from_sequences([["a", "b"]] * 9), "none") is None
+
+
+def test_validation_rows_join_the_memory_only_when_asked(corpus):
+    train, whole = Events.of(corpus), Events.of(corpus, ("train", "valid"))
+    assert set(train.row) < set(whole.row)
+    assert not set(whole.row) & set(np.flatnonzero(corpus.splits == 2))
