@@ -53,6 +53,19 @@ class MaskScheme:
             return n + 1, n
         return (n - masked + 1 if self.adds_place else n), masked
 
+    def context(self, ids: Tensor, places: Tensor) -> Tensor:
+        """The ids that each place sees, (batch, p, n), each in its column: of other places, or of earlier ones.
+
+        Special ids and what is not seen are −1.
+
+        >>> ids, places = torch.tensor([[7, Special.MASK, 5]]), torch.tensor([[1]])
+        >>> [SCHEMES[name].context(ids, places).tolist() for name in ("question", "next")]
+        [[[[7, -1, 5]]], [[[7, -1, -1]]]]
+        """
+        column, place = torch.arange(ids.shape[1], device=ids.device), places[..., None]
+        is_seen = column < place if self.is_ordered else column != place
+        return torch.where(is_seen & (ids >= 0)[:, None], ids[:, None], -1)
+
 
 def _read_question(ids: Tensor, places: Tensor) -> Reading:
     elements, where = with_one_mask(ids)
