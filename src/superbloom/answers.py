@@ -20,6 +20,28 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """A similar name. score: the cosine of counted pairs or, if there are none, the logarithm of a probability."""
+
+    name: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Similar:
+    """The names that are most similar to some names, the most similar first.
+
+    source: "pairs", the neighbours of the names in training rows; or "network", the answers to a context of the names,
+    if there are no pairs of them. note: one line for people, if not all names had pairs.
+    """
+
+    names: list[str]
+    neighbours: list[Neighbour]
+    source: str
+    note: str | None = None
+
+
+@dataclass(frozen=True)
 class Bucket:
     """The bucket of a name by one hash, and the most frequent other names in it (mates)."""
 
@@ -61,23 +83,46 @@ class Dependence:
 
 
 @dataclass(frozen=True)
-class Why:
-    """The parts of a probability: the mean over the tokens of exp(log_prob) · share.
+class Beside:
+    """An element of the context that an answer stood near in training rows (memory/pairs.py).
 
-    prior: log of how frequent the name is, relative to its buckets. It decides the shares, with the other hashes.
+    weight: the sum of 1/distance over these places, per occurrence of the element. share: the part of it in the weights
+    of all neighbours that are kept for the element. follows: the part of it where the answer follows the element.
+    """
+
+    place: int
+    name: str
+    weight: float
+    share: float
+    follows: float
+
+
+@dataclass(frozen=True)
+class Why:
+    """The parts of a probability: what the network and each part of the memory add.
+
+    The network adds its weight times the mean over the tokens of exp(log_prob) · share. prior: log of how frequent the
+    name is, relative to its buckets. It decides the shares, with the other hashes. beside: the elements of the context
+    that the answer is a remembered neighbour of.
     """
 
     tokens: list[Token]
     prior: float
     depends_on: list[Dependence]
+    parts: dict[str, float]
+    beside: list[Beside]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A name in the plane of Figure 2: what each hash adds to its probability."""
+    """A name in the plane of Figure 2: what each hash adds to its probability, and what the memory adds.
+
+    The sum of all is the probability. values hold the weight of the network.
+    """
 
     name: str
     values: list[float]
+    memory: float
     opened: bool
     answer: bool
     excluded: bool
@@ -85,7 +130,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Certificate:
-    """If bound < kth, no other name belongs to the answer. All values are probabilities."""
+    """If bound < kth, no other name belongs to the answer. All values are probabilities.
+
+    Names that the memory adds to are compared one by one, whatever buckets are opened. So bound and edges are about
+    all other names: what the network alone can give them.
+    """
 
     kth: float | None  # of the k-th answer; None if fewer than k names were found, so that any name would belong
     bound: float | None  # the most that a name in no opened bucket can have; None if every name was scored

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 import pyarrow.compute as pc
 
-from superbloom.answers import Prediction
+from superbloom.answers import Prediction, Similar
 from superbloom.config import (
     SIZES,
     EvaluateOptions,
@@ -20,6 +20,7 @@ from superbloom.config import (
     ModelConfig,
     QueryOptions,
     RecommendOptions,
+    SimilarOptions,
     check_known,
     document,
     preset_options,
@@ -29,14 +30,15 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
 from superbloom.hashing import check_sizes, max_alpha
-from superbloom.model import Model, Prior
+from superbloom.model import Model
 from superbloom.model.extend import extend
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, similar
 from superbloom.runtime import is_main_process
 from superbloom.special import Special
 from superbloom.storage import MANIFESTS, read_consistently, sha256
 from superbloom.store import Stored, load, save
 from superbloom.training.distributed import check_coherent_threads
+from superbloom.training.finish import finished, remembered
 from superbloom.training.limits import check_memory
 from superbloom.training.run_folder import RunFolder
 
@@ -153,7 +155,7 @@ class Superbloom:
         initialised = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
         # With several processes, only the main one has the model to use and save.
-        self._use(replace(model, prior=Prior.of_corpus(corpus)))
+        self._use(finished(model, corpus, config) if is_main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
@@ -164,12 +166,14 @@ class Superbloom:
         base = from_model if isinstance(from_model, Superbloom) else Superbloom.from_pretrained(from_model)
         if self.options and self.options != base.options:
             raise InputError("from_model decides sizes and choices of the model; give Superbloom() no other options")
-        self.options, model = base.options, base.model
-        theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, model.vocab))
-        new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
-        if new:
-            model = extend(model, new)
+        self.options, model = base.options, base._with_names_of(corpus)
         return replace(model, network=copy.deepcopy(model.network))
+
+    def _with_names_of(self, corpus: Corpus) -> Model:
+        """The model, extended by the names of a corpus that it does not know."""
+        theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, self.model.vocab))
+        new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
+        return extend(self.model, new) if new else self.model
 
     def extend(
         self,
@@ -184,6 +188,18 @@ class Superbloom:
         reserve: how much fuller a bucket may become, as a share of alpha.
         """
         self._use(extend(self.model, names, like=like, reserve=reserve))
+        return self
+
+    def remember(self, corpus: Corpus) -> Superbloom:
+        """Take pairs and rows of a corpus into the memory, instead of those that were there; without training.
+
+        Names that the model does not know are added first (see extend). Weights stay as they were fitted; a model
+        without a memory gets one, weighed by the validation rows of this corpus.
+        """
+        model = self._with_names_of(corpus)
+        corpus = corpus.under(model.vocab)
+        self._use(remembered(model, corpus))
+        self._corpus = corpus
         return self
 
     @document(EvaluateOptions)
@@ -233,14 +249,30 @@ class Superbloom:
         histories = Histories.of_names(lists, self.model.vocab, strict)
         return frame(recommend(self.predictor, histories, k, **options), self._backend)
 
-    def similar_items(self, items: Iterable[str], k: int = RecommendOptions.k) -> Any:
-        """The k items that go best with each item: the answers to a history of that item alone."""
-        from superbloom.predict.recommend import Histories, frame, recommend
+    def similar(self, names: Sequence[str], k: int = SimilarOptions.k) -> Similar:
+        """The k names that are most similar to these names together: their neighbours in training rows.
+
+        Names without neighbours, and models that remember no pairs, are answered by the network; the note says so.
+        """
+        return similar(self.predictor, [names], k)[0]
+
+    def similar_items(self, items: Iterable[Any], k: int = SimilarOptions.k) -> Any:
+        """The k items that are most similar to each item: a table of similar_to, item, score, rank, source.
+
+        source "pairs": neighbours in training rows, and the score is the cosine of counted pairs. source "network": the
+        item has no pairs, so these are the answers to a history of it alone, and the score is a log-probability.
+        """
+        from superbloom.predict.recommend import frame, item_name
 
         if isinstance(items, str):
             raise InputError(f"the text {items!r} given as items; give a list of them")
-        found = recommend(self.predictor, Histories.of_names({i: [i] for i in items}, self.model.vocab, True), k)
-        return frame({"similar_to": found.pop("user"), **found}, self._backend)
+        columns: dict[str, list[Any]] = {name: [] for name in ("similar_to", "item", "score", "rank", "source")}
+        for found in similar(self.predictor, [[str(item_name(item))] for item in items], k):
+            for rank, neighbour in enumerate(found.neighbours, 1):
+                row = (found.names[0], neighbour.name, neighbour.score, rank, found.source)
+                for column, value in zip(columns.values(), row, strict=True):
+                    column.append(value)
+        return frame(columns, self._backend)
 
     @property
     def _backend(self) -> str | None:

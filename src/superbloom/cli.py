@@ -25,6 +25,7 @@ from superbloom.commands.predict import predict
 from superbloom.commands.recommend import recommend
 from superbloom.commands.reproduce import reproduce
 from superbloom.commands.serve import serve
+from superbloom.commands.similar import similar
 from superbloom.commands.train import train
 from superbloom.errors import InputError, is_out_of_memory
 from superbloom.runtime import is_main_process
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.add_typer(prepare.app, name="prepare")
-for command in (train, evaluate, predict, serve, recommend, extend, inspect, plan, reproduce):
+for command in (train, evaluate, predict, similar, serve, recommend, extend, inspect, plan, reproduce):
     app.command()(command)
 
 

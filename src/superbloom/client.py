@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from superbloom.answers import Prediction, unread_line
-from superbloom.config import QueryOptions
+from superbloom.answers import Neighbour, Prediction, Similar, unread_line
+from superbloom.config import QueryOptions, SimilarOptions
 from superbloom.errors import InputError, check_key
 from superbloom.special import Special
 
@@ -80,6 +80,14 @@ class Client:
     def ask(self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any) -> dict[str, Any]:
         """The whole answer as the server sends it. explain=True adds the reasons and the certificate."""
         return self._call("POST", "/v1/predict", {"context": _names(context), "k": k, **_jsonable(options)})
+
+    def similar(self, names: Sequence[str], k: int = SimilarOptions.k, **options: Any) -> Similar:
+        """The k names that are most similar to these names together: their neighbours in training rows."""
+        if isinstance(names, str):
+            raise InputError(f"the text {names!r:.80} given as names; give a list of names")
+        found = self._call("POST", "/v1/similar", {"names": [str(name) for name in names], "k": k, **options})
+        neighbours = [Neighbour(**neighbour) for neighbour in found["neighbours"]]
+        return Similar(found["names"], neighbours, found["source"], found["note"])
 
     def names(self, prefix: str = "", k: int = QueryOptions.k) -> list[str]:
         """The most frequent names that start with a prefix."""

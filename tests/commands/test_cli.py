@@ -38,7 +38,7 @@ def test_help_names_every_command_and_imports_nothing_heavy():
     script = "import sys; sys.argv = ['superbloom', '--help']\nimport atexit, superbloom.cli\n"
     script += "atexit.register(lambda: print(*sorted({'torch', 'pyarrow', 'lightning', 'numpy'} & set(sys.modules))))\n"
     done = subprocess.run([sys.executable, "-c", script + "superbloom.cli.main()"], capture_output=True, text=True)
-    for command in ("demo", "prepare", "train", "evaluate", "predict", "inspect"):
+    for command in ("demo", "prepare", "train", "evaluate", "predict", "similar", "inspect"):
         assert command in done.stdout
     assert done.stdout.splitlines()[-1] == "", "heavy imports before --help"
 
@@ -352,7 +352,7 @@ def real(*words: object, cwd: Path, before: Callable[[], None]) -> subprocess.Co
 @pytest.mark.parametrize(
     ("arguments", "gigabytes", "library"),
     [
-        ("predict model Oslo", 0.2, "torch needs 1.0 GB"),
+        ("predict model Oslo", 0.2, "numpy needs 0.5 GB"),
         ("inspect corpus", 0.4, "numpy needs 0.5 GB"),
         ("predict model Oslo", 0.7, "torch needs 1.0 GB"),
         ("train corpus --out m2 --steps 1", 0.2, "numpy needs 0.5 GB"),

@@ -13,10 +13,11 @@ from superbloom.answers import Certificate, Found
 from superbloom.config import QueryOptions
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError, UnknownNameError
+from superbloom.memory import Events, Memory, Pairs, Rows
 from superbloom.predict import Predictor
 from superbloom.predict.explain import BEST_SHOWN, MAX_MATES, SAMPLE_SHOWN, facts_of
 from superbloom.predict.query import Query
-from tests.support.serving import sure
+from tests.support.serving import WEIGHTS, sure
 
 NAMES, TAGS, WORDS = 3000, 400, 1200
 CLOSE = 1e-3  # relative, of probabilities; absolute, of their logarithms
@@ -350,3 +351,92 @@ def test_what_cannot_be_explained_is_told(monkeypatch):
         asked.query(["name 3", MASK, MASK], 11, explain=True)
     with pytest.raises(InputError, match="combine='min' cannot be explained; only the posterior can"):
         asked.query(["name 3"], combine="min", explain=True)
+
+
+# With a memory
+
+
+def remembering(mask_as: str = "question", **options) -> Predictor:
+    """A model with a memory of random rows of sixty names."""
+    model = predictor(mask_as=mask_as).model
+    rng = np.random.default_rng(1)
+    known = [model.vocab.id(f"name {number}") for number in range(60)]
+    rows = [rng.choice(known, size=rng.integers(3, 9)) for _ in range(300)]
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    events = Events(np.concatenate(rows).astype(np.int32), np.arange(len(rows)), starts, NAMES)
+    memory = Memory(Pairs.count(events, 64), Rows.keep(events), WEIGHTS)
+    return Predictor(replace(model, memory=memory), **options)
+
+
+@pytest.mark.parametrize("mask_as", ["question", "element", "next"])
+@pytest.mark.parametrize("context", [["name 3", "name 5", MASK, "name 8"], ["name 3", MASK, "name 3", MASK], [MASK]])
+def test_the_parts_of_a_probability_add_up_to_it(mask_as, context):
+    asked = remembering(mask_as)
+    query = asked.query(context, k=8, explain=True)
+    for mask, found in enumerate(ask(asked, query)):
+        network = everyone(asked, query, mask).probability
+        beliefs = asked.beliefs(torch.tensor([query.ids]), torch.tensor([query.places]))
+        weight = beliefs.recalled.network[mask]
+        for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
+            assert next(iter(why.parts)) == "network"
+            assert set(why.parts) <= set(WEIGHTS)
+            assert sum(why.parts.values()) == pytest.approx(prediction.probability, rel=CLOSE)
+            id_ = asked.model.vocab.id(prediction.name)
+            mean = np.mean([math.exp(token.log_prob) * token.share for token in why.tokens])
+            assert mean == pytest.approx(network[id_].item(), rel=CLOSE)
+            assert why.parts["network"] == pytest.approx(weight * mean, rel=CLOSE, abs=1e-6)
+
+
+@pytest.mark.parametrize("mask_as", ["question", "next"])
+def test_answers_are_beside_the_elements_that_have_them_as_a_neighbour(mask_as):
+    asked = remembering(mask_as)
+    pairs = asked.model.memory.pairs
+    query = asked.query(["name 3", "name 5", MASK, "name 3"], k=20, explain=True)
+    (found,) = ask(asked, query)
+    num_found = 0
+    for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
+        expected = []
+        for place in (0, 1) if mask_as == "next" else (0, 1, 3):  # what comes later is not seen
+            kept = slice(*pairs.starts[query.ids[place] : query.ids[place] + 2])
+            for id_, weight, after in zip(pairs.ids[kept], pairs.weights[kept], pairs.after[kept], strict=True):
+                if asked.model.vocab.name(int(id_)) == prediction.name:
+                    share = weight.astype(float) / pairs.weights[kept].astype(float).sum()
+                    name = asked.model.vocab.name(query.ids[place])
+                    expected.append((place, name, *(pytest.approx(v, rel=1e-3) for v in (weight, share, after / 255))))
+        assert [(b.place, b.name, b.weight, b.share, b.follows) for b in why.beside] == expected
+        num_found += len(expected)
+    assert num_found > 5
+    alone = remembering(mask_as, network_only=True)
+    (found,) = ask(alone, alone.query(["name 3", MASK], explain=True))
+    assert all(why.beside == [] and list(why.parts) == ["network"] for why in found.explanation.why)
+
+
+@pytest.mark.parametrize("beam", [None, 2])
+@pytest.mark.parametrize("k", [3, 100])
+def test_the_proof_holds_for_every_id_with_a_memory(k, beam):
+    """Names that the memory adds to are scored; the bound holds for all other names."""
+    asked = remembering()
+    query = asked.query(["name 3", "name 5", MASK], k=k, beam=beam, explain=True)
+    (found,) = ask(asked, query)
+    proof, ids = found.explanation.certificate, torch.arange(NAMES)
+    beliefs = asked.beliefs(torch.tensor([query.ids]), torch.tensor([query.places]))
+    probability = asked.log_probability(beliefs, ids[None])[0].double().exp()
+    memory, weight = torch.from_numpy(beliefs.recalled.probabilities.toarray()[0]), float(beliefs.recalled.network[0])
+    network = everyone(asked, query, 0)
+    assert torch.allclose(weight * network.probability + memory, probability, rtol=CLOSE)
+    for point in proof.points:
+        id_ = asked.model.vocab.id(point.name)
+        assert point.values == pytest.approx((weight * network.values[id_]).tolist(), rel=CLOSE)
+        assert point.memory == pytest.approx(memory[id_].item(), rel=CLOSE)
+        assert sum(point.values) + point.memory == pytest.approx(probability[id_].item(), rel=CLOSE)
+    assert found.certified
+    answered = torch.tensor([asked.model.vocab.id(prediction.name) for prediction in found.predictions])
+    others = torch.ones(NAMES, dtype=torch.bool)
+    others[answered] = False
+    assert (probability[others] <= proof.kth * (1 + CLOSE)).all()
+    if proof.bound is not None:
+        assert sum(proof.edges) == pytest.approx(proof.bound, rel=CLOSE)
+        edges = torch.tensor(proof.edges, dtype=torch.double)
+        is_open = (weight * network.buckets / len(edges) > edges * (1 - CLOSE)).any(dim=1)
+        assert (probability[~is_open & (memory == 0)] <= proof.bound * (1 + CLOSE)).all()
+    assert {point.name for point in proof.points if point.answer} == {p.name for p in found.predictions}

@@ -21,7 +21,9 @@ from superbloom.special import Special
 
 @pytest.fixture(scope="module")
 def superbloom(ring_corpus):
-    return Superbloom(alpha=2, dim=32, heads=2, ffn_dim=64, seq_len=8).fit(ring_corpus, steps=60, quiet=True)
+    """A network without a memory."""
+    small = Superbloom(alpha=2, dim=32, heads=2, ffn_dim=64, seq_len=8)
+    return small.fit(ring_corpus, steps=60, quiet=True, remember="none")
 
 
 def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
@@ -133,7 +135,7 @@ def test_a_lower_precision_answers_nearly_the_same(superbloom, precision):
 
 def test_figures_by_sum_are_those_of_a_search_by_sum(superbloom, ring_corpus):
     held_out = HeldOut.of(ring_corpus, "test", seq_len=8)
-    both = ranks(Predictor(superbloom.model), held_out, both=True)
+    both = ranks(Predictor(superbloom.model), held_out, apart=True)
     by_sum = replace(superbloom.model, network=_scored_by_sum(superbloom.model.network))
     assert both.by_sum.tolist() == ranks(Predictor(by_sum), held_out).rank.tolist()
     assert both.rank.tolist() != both.by_sum.tolist()

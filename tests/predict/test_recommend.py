@@ -126,8 +126,10 @@ def test_a_table_without_rows_has_the_types_of_one_with_rows(backend):
 
 def test_what_goes_with_an_item(fitted):
     found = fitted.similar_items(["n10", "n20"], k=3)
-    assert list(found.columns) == ["similar_to", "item", "score", "rank", "certified"]
-    assert found[found["rank"] == 1]["item"].tolist() == ["n11", "n21"]
+    assert list(found.columns) == ["similar_to", "item", "score", "rank", "source"]
+    nearest = found[found["rank"] == 1]["item"].tolist()
+    assert nearest[0] in ("n09", "n11")  # pairs have no direction
+    assert nearest[1] in ("n19", "n21")
     assert not set(found["item"]) & {"n10", "n20"}
 
 

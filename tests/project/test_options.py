@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": (config.QueryOptions, config.HeadOptions),
     "evaluate": (config.EvaluateOptions, config.HeadOptions),
     "recommend": (config.RecommendOptions,),
+    "similar": (config.SimilarOptions,),
     "extend": (config.ExtendOptions,),
     "serve": (config.Settings, config.HeadOptions),
     "prepare sequences": (config.SequencesOptions,),

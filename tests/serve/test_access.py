@@ -61,7 +61,7 @@ def test_with_a_key_predictions_need_it_before_their_body_is_read():
         raise AssertionError
 
     app = make_app(serving.of_names(), Settings(api_key="secret-of-16-chars"))
-    for path in ("/v1/predict", "/v1/predict/batch", "/v1/text", "/v1/reload"):
+    for path in ("/v1/predict", "/v1/predict/batch", "/v1/text", "/v1/similar", "/v1/reload"):
         assert raw(app, never, path)[0]["status"] == 401
     assert not read
     with asking(settings=Settings(api_key="secret-of-16-chars")) as client:

@@ -14,7 +14,7 @@ import pytest
 
 from superbloom import MASK
 from superbloom.config.serving import Settings
-from superbloom.predict import Predictor
+from superbloom.predict import Predictor, similar
 from superbloom.predict.explain import facts_of
 from superbloom.serve.app import make_app
 from superbloom.serve.service import Served
@@ -87,6 +87,28 @@ def test_a_batch_is_answered_one_by_one(names):
     for one, query in zip(answer["answers"], queries, strict=True):
         assert one["context"] == query["context"]
         same(one, predictor, predictor.query(query["context"][:1], k=query["k"]))
+
+
+@pytest.mark.parametrize("model", [serving.of_names, serving.remembering])
+@pytest.mark.parametrize(
+    "body",
+    [{"names": [ONE]}, {"names": [ONE, TWO, ONE], "k": 3}, {"names": ["a", ONE], "k": 20}, {"names": ["a/b"], "k": 2}],
+)
+def test_similar_names_are_those_of_the_predictor(model, body):
+    with asking(model()) as client:
+        answer = client.post("/v1/similar", json=body)
+    assert answer.status_code == 200, answer.text
+    (expected,) = similar(model(), [body["names"]], body.get("k", 10))
+    assert (expected.source == "pairs") == (model is serving.remembering and ONE in body["names"])
+    found = json.loads(answer.text, parse_float=lambda text: close(float(text)))
+    assert found == {"model": "model", **asdict(expected)}
+
+
+def test_similar_names_are_counted_and_described(names):
+    names.post("/v1/similar", json={"names": [ONE], "k": 1, "seconds": 5})
+    assert 'superbloom_requests_total{path="/v1/similar",status="200"}' in names.get("/metrics").text
+    operation = names.get("/openapi.json").json()["paths"]["/v1/similar"]["post"]
+    assert set(operation["responses"]) == {"200", "400", "401", "403", "408", "413", "421", "422", "503"}
 
 
 @pytest.mark.parametrize(("settings", "explain"), [(Settings(queue=4), False), (Settings(queue=40), True)])

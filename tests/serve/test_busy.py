@@ -40,6 +40,7 @@ def test_while_a_model_is_loaded_it_says_so():
             client.get(f"/v1/names/{ONE}"),
             client.post("/v1/predict", json={"context": [ONE]}),
             client.post("/v1/predict", content=b"{", headers=JSON),
+            client.post("/v1/similar", json={"names": [ONE]}),
         ):
             assert answer.status_code == 503
             assert answer.json() == {"error": "the model is being loaded; try again in a moment"}

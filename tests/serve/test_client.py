@@ -18,6 +18,7 @@ from superbloom import MASK, Client, client
 from superbloom.answers import Prediction
 from superbloom.config.serving import Settings
 from superbloom.errors import InputError
+from superbloom.predict import similar
 from superbloom.predict.explain import facts_of
 from superbloom.serve.app import make_app
 from tests.support import serving
@@ -92,6 +93,21 @@ def test_a_text_is_filled_in(url, text_url):
         Client(text_url).fill_in("qq plays [MASK]")
     with pytest.raises(InputError, match="this model reads names, not text; use /v1/predict"):
         Client(url).fill_in("a [MASK]")
+
+
+def test_similar_names_are_those_of_the_predictor(url):
+    with live(make_app(serving.remembering())) as remembering:
+        found = Client(remembering).similar((ONE, "a"), k=3)
+    assert found == similar(serving.remembering(), [[ONE, "a"]], 3)[0]
+    assert (found.source, found.note) == ("pairs", "no pairs of 'a' were counted in training; left out")
+    alone = Client(url).similar([ONE], k=3, seconds=5)
+    assert (alone.source, len(alone.neighbours)) == ("network", 3)
+    with pytest.raises(InputError, match=r"the text 'ring 1 name 2' given as names; give a list of names"):
+        Client(url).similar(ONE)
+    with pytest.raises(InputError, match="is not among the 215 names; closest: "):
+        Client(url).similar(["ring 1 name 22"])
+    with pytest.raises(InputError, match="names: "):
+        Client(url).similar([])
 
 
 def test_names_are_found_whatever_they_hold(url):

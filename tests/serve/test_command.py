@@ -148,7 +148,10 @@ def test_a_server_is_asked_to_fill_in_a_text(tmp_path):
         ([ONE, "--server", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1: [Errno 111] Connection refused"),
         ([ONE, "--server", "ftp://x"], "'ftp://x' given; an address like http://127.0.0.1:8000 is allowed"),
         ([ONE, "--server", "http://x", "--combine", "min"], "a server scores names as its model does"),
-        ([ONE, "--server", "http://x", "--precision", "int8"], "--precision and --prior are the server's to choose"),
+        (
+            [ONE, "--server", "http://x", "--precision", "int8"],
+            "--precision, --prior and --network-only are the server's to choose",
+        ),
         (["--server", "http://x"], "give the names of a context, or a --text with [MASK], and not both"),
     ],
 )

@@ -26,6 +26,7 @@ from tests.support.asking import JSON, LIMITED, MISSPELT, ONE, TWO, asking, raw
         ("/v1/predict", {"context": [ONE], "exclude": [ONE, MISSPELT]}),
         ("/v1/predict", {"context": [ONE], "allow": [MISSPELT]}),
         ("/v1/predict/batch", {"queries": [{"context": [ONE]}, {"context": [MISSPELT]}]}),
+        ("/v1/similar", {"names": [ONE, MISSPELT]}),
         ("/v1/predict", {"context": [MISSPELT] + [ONE] * 4, "exclude": [ONE] * 100}),  # looked up in a thread
     ],
 )
@@ -54,6 +55,8 @@ LIMITS: list[tuple[str, Callable[[int], Any], int, str]] = [
         4,
         "5 names in exclude and allow given; up to 4 are allowed",
     ),
+    ("/v1/similar", lambda n: {"names": [ONE], "k": n}, 20, "k=21 given; 1 to 20 is allowed"),
+    ("/v1/similar", lambda n: {"names": [ONE] * n}, 6, "7 names given; up to 6 are allowed"),
     ("/v1/predict/batch", lambda n: {"queries": [{"context": [ONE]}] * n}, 3, "4 queries given; up to 3 are allowed"),
     ("/v1/predict/batch", lambda n: {"queries": [{"context": [ONE], "k": n}]}, 20, "k=21 given; 1 to 20 is allowed"),
 ]
@@ -77,7 +80,7 @@ def test_limits_are_kept_and_told(monkeypatch, check):
     check(9, f"{len(LIMITS)} limits at −1, 0, +1: answered, answered, refused with the limit in the line")
     original = Service.max_context.fget
     monkeypatch.setattr(Service, "max_context", property(lambda self: original(self) + 1))
-    (wrong,) = not_kept()
+    wrong, _ = not_kept()  # contexts, and names to find similar ones of
     check.twin(9, "contexts may be one longer", wrong)
 
 
@@ -162,7 +165,7 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
 
 NOT_JSON = 'the body cannot be read as JSON; send an object like {"context": ["a name", null]}'
-ALLOWED = "exact, seconds, beam, k, exclude, exclude_context, allow, min_score, explain, context"
+ALLOWED = "seconds, exact, beam, k, exclude, exclude_context, allow, min_score, explain, context"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from superbloom import Corpus, Superbloom
 from superbloom.corpus.vocab import Vocab
 from superbloom.evaluate.recall import evaluate
+from superbloom.memory import Memory
 from superbloom.model.extend import extend
 from superbloom.store.card import BEGIN, END, FRONT, YOURS, card, escaped, quoted
 
@@ -94,9 +95,37 @@ def test_measured_figures_are_those_of_the_evaluation(fitted, ring_corpus):
     table = rows_of(section(card(fitted.model, {}, {"test": figures}), "Measured"))
     assert table[0] == ["20 hidden elements of test rows", "rec@1", "rec@10", "rec@20"]
     rows = {row: cells for row, *cells in table[2:]}
-    assert set(rows) == {"this model", "the paper's sum", *figures["yardsticks"]}
+    assert set(rows) == {"this model", "network alone", "memory alone", "the paper's sum", *figures["yardsticks"]}
     share = figures["yardsticks"]["popularity"]["10"]
     assert rows["popularity"][1] == f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
+
+
+def test_a_card_shows_what_the_model_remembers(fitted):
+    memory = fitted.model.memory
+    facts = dict(rows_of(section(card_of(fitted), "Memory"))[2:])
+    assert facts["pairs"] == f"{len(memory.pairs.ids):,}, at most {memory.neighbours} for a name"
+    assert facts["rows"] == f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all"
+    weights = dict(part.rsplit(" ", 1) for part in facts["weights"].split(", "))
+    assert {part: float(weight) for part, weight in weights.items()} == pytest.approx(memory.weights, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("remembered", "shown", "promise"),
+    [
+        ({"pairs", "rows"}, {"pairs", "rows", "weights"}, "rows can be read from this folder"),
+        ({"rows"}, {"rows", "weights"}, "rows can be read from this folder"),
+        ({"pairs"}, {"pairs", "weights"}, "The rows themselves are not in it."),
+        (set(), set(), "The rows it was trained on are not in it."),
+    ],
+)
+def test_a_card_says_whether_rows_can_be_read_from_the_folder(fitted, remembered, shown, promise):
+    kept = {part: getattr(fitted.model.memory, part) for part in remembered}
+    memory = Memory(kept.get("pairs"), kept.get("rows"))
+    memory = replace(memory, weights=dict.fromkeys(memory.parts, 1 / len(memory.parts))) if kept else None
+    text = card(replace(fitted.model, memory=memory), {}, {})
+    assert set(dict(rows_of(section(text, "Memory"))[2:])) == shown
+    assert ("answers with the network alone" in section(text, "Memory")) == (not kept)
+    assert promise in " ".join(section(text, "Intended use and limits").split())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ print(json.dumps(counts))
 UNPICKLES = """
 def load_tensors(*arguments):
     return pickle.loads(pickle.dumps(original(*arguments)))
-original, store._load_tensors = store._load_tensors, load_tensors
+original, store.load_tensors = store.load_tensors, load_tensors
 read = torch.load
 checkpoints.torch.load = lambda path, weights_only, **options: read(path, weights_only=False, **options)
 """

@@ -48,7 +48,7 @@ def test_a_model_survives_its_folder(tmp_path, corpus, options):
             assert (one.name, one.certified) == (other.name, other.certified)
     again.save_pretrained(tmp_path / "copy")
     files = {file.name for file in (tmp_path / "model").iterdir()} - {"config.json", "README.md"}
-    assert len(files) == {PLAIN: 5, TWO: 7}[corpus]
+    assert len(files) == {PLAIN: 6, TWO: 7}[corpus]
     assert {name for name in files if not same(tmp_path / "model" / name, tmp_path / "copy" / name)} == set()
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.model.model import Model
 from superbloom.model.prior import Prior
+from superbloom.model.repetition import Repetition
 from superbloom.storage import folder as folder_module
-from superbloom.store.model_folder import LEGACY_DEFAULTS, MAX_CARD_BYTES, _write, load, save
+from superbloom.store.model_folder import LEGACY_DEFAULTS, MAX_CARD_BYTES, load, save
+from superbloom.store.tensors import write_tensors
 
 NAMES = Vocab.from_counts({f"name {i}": 90 - i for i in range(30)})
 TARGETS = Vocab.from_counts({f"target {i}": 90 - i for i in range(14)})
@@ -34,7 +37,9 @@ def made(*, two: bool = False, prior: bool = True, **options) -> Model:
     model = Model.create(ModelConfig(**options), NAMES, TARGETS if two else None)
     if prior:
         counts = torch.arange(14 if two else 30, dtype=torch.int32) - 1
-        model = Model(*list(vars(model).values())[:5], Prior(counts))
+        model = replace(model, prior=Prior(counts))
+    if prior and not two:
+        model = replace(model, repetition=Repetition(torch.linspace(-1, 1, 6)))
     return model
 
 
@@ -68,6 +73,9 @@ def assert_same(found: Model, model: Model) -> None:
         == (found.target_vocab is found.vocab)
         == (model.vocab is model.target_vocab)
     )
+    assert (found.repetition is None) == (model.repetition is None)
+    if found.repetition is not None:
+        assert torch.equal(found.repetition.by_distance, model.repetition.by_distance)
     assert (found.prior is None) == (model.prior is None)
     if found.prior is not None:
         assert torch.equal(found.prior.counts, model.prior.counts)
@@ -96,6 +104,7 @@ def test_every_part_comes_back_as_it_was(tmp_path, options):
     expected = {"README.md", "config.json", "model.safetensors", "bloom.safetensors", "vocab.arrow", "metrics.json"}
     expected |= {"target_bloom.safetensors", "targets.arrow"} if options.get("two") else set()
     expected |= {"prior.safetensors"} if options.get("prior", True) else set()
+    expected |= {"repetition.safetensors"} if model.repetition is not None else set()
     assert {file.name for file in (tmp_path / "model").iterdir()} == expected
 
 
@@ -246,6 +255,18 @@ REFUSED = {
     ),
     "a count below −1": ({"files": {"prior.safetensors": put("counts", 4, -2)}}, PRIOR),
     "a prior that is not listed": ({"keep": ["prior.safetensors"]}, "prior.safetensors is not listed in config.json"),
+    "a number for another distance": (
+        {"files": {"repetition.safetensors": cut("by_distance")}},
+        r"repetition.safetensors holds .*; by_distance \(F32, 1 or 6\) is expected",
+    ),
+    "a number that is none": (
+        {"files": {"repetition.safetensors": put("by_distance", 2, float("nan"))}},
+        "repetition.safetensors: a number is not finite",
+    ),
+    "repetition that is not listed": (
+        {"keep": ["repetition.safetensors"]},
+        "repetition.safetensors is not listed in config.json",
+    ),
     "no targets": ({"remove": ["targets.arrow"]}, "config.json lists no targets.arrow, but its model needs it"),
     "no tables of targets": ({"remove": ["target_bloom.safetensors"]}, "config.json lists no target_bloom.safetensors"),
 }
@@ -313,7 +334,7 @@ def test_a_header_of_tensors_may_have_two_megabytes(tmp_path, one):
 
 def test_a_write_that_fails_is_told(tmp_path):
     with pytest.raises(OSError, match="model.safetensors cannot be written: "):
-        _write({"a": torch.zeros(3)}, tmp_path / "gone" / "model.safetensors")
+        write_tensors({"a": torch.zeros(3)}, tmp_path / "gone" / "model.safetensors")
 
 
 def test_damage_is_refused_unless_it_is_not_to_be_verified(tmp_path, one):

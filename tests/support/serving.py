@@ -16,6 +16,7 @@ import torch
 from superbloom.answers import Found
 from superbloom.config.model import ModelConfig
 from superbloom.corpus.vocab import Vocab
+from superbloom.memory import Events, Memory, Pairs, Rows
 from superbloom.model.model import Model
 from superbloom.model.prior import Prior
 from superbloom.predict import Predictor
@@ -85,6 +86,27 @@ def text_vocab() -> Vocab:
 @cache
 def of_names(seed: int = 0) -> Predictor:
     return Predictor(sure(names_vocab(), seed=seed))
+
+
+WEIGHTS = {
+    "network": 0.4,
+    "pairs": 0.2,
+    "agreement": 0.1,
+    "rows": 0.1,
+    "places": 0.1,
+    "repeats": 0.05,
+    "row repeats": 0.05,
+}
+
+
+@cache
+def remembering() -> Predictor:
+    """The same model with a memory of rows that are rings; short and odd names have no pairs."""
+    model = of_names().model
+    rows = [[model.vocab.id(f"ring {r} name {i}") for i in range(8)] for r in range(24)] * 3
+    ids, numbers = np.array(rows, dtype=np.int32).flatten(), np.arange(len(rows) + 1)
+    events = Events(ids, numbers[:-1], 8 * numbers, len(model.vocab))
+    return Predictor(replace(model, memory=Memory(Pairs.count(events, 64), Rows.keep(events), WEIGHTS)))
 
 
 @cache

@@ -125,7 +125,7 @@ def test_what_was_seen_is_not_an_answer_unless_it_is_asked(counting):
     torch.manual_seed(0)
     rows = [[f"n{(start + i) % 60:02d}" for i in range(50)] for start in range(60)]
     long = with_cuts(Corpus.from_sequences(rows), [48] * 60, [49] * 60)
-    superbloom = Superbloom(**NEXT).fit(long, steps=1, quiet=True)
+    superbloom = Superbloom(**NEXT).fit(long, steps=1, quiet=True, remember="none")
     free, filtered = (superbloom.evaluate(long, filter_seen=seen, yardsticks=False) for seen in (False, True))
     assert filtered["recall"]["20"]["value"] == 1 > free["recall"]["20"]["value"]  # 11 are left
     held_out = HeldOut.of(long, "test", 8)

@@ -77,7 +77,15 @@ def test_batches_that_begin_again_after_a_resume_are_noticed(tmp_path, monkeypat
 
 def test_the_best_weights_are_kept_with_a_checkpoint(ring_corpus, tmp_path):
     """A run that is killed after its best validation, and resumed, ends in those weights."""
-    options = FAST | {"valid_every": 5, "learning_rate": 0.3, "warmup": 10, "save_every": 20, "run": tmp_path}
+    options = FAST | {
+        "valid_every": 5,
+        "learning_rate": 0.3,
+        "warmup": 10,
+        "save_every": 20,
+        "run": tmp_path,
+        "remember": "none",
+    }
+    options["remember"] = "none"
     straight = Superbloom(**SMALL).fit(ring_corpus, steps=30, **options)
     assert straight.training["taken"] < 20
     last, before = checkpoints(tmp_path)

@@ -12,7 +12,7 @@ from superbloom.hashing.bloom import BloomHash
 from superbloom.model.model import Model
 from superbloom.training.initialise import initialise_from_cooccurrence, initialise_from_frequencies, spread_over_tokens
 
-STILL = {"steps": 1, "learning_rate": 1e-12, "quiet": True}  # a step that moves nothing
+STILL = {"steps": 1, "learning_rate": 1e-12, "quiet": True, "remember": "none"}  # a step that moves nothing
 SMALL = {"alpha": 2, "dim": 32, "heads": 2, "ffn_dim": 64}
 
 

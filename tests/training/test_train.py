@@ -1,5 +1,6 @@
 """Training learns what there is to learn, and says what it cannot do."""
 
+import re
 import time
 from dataclasses import replace
 
@@ -123,7 +124,7 @@ def test_the_model_is_the_average_of_the_steps(ring_corpus):
 
 def test_the_best_validated_weights_are_taken_and_training_stops(ring_corpus, capsys):
     """A learning rate that ruins what was learnt: the model is what it was before."""
-    options = FAST | {"valid_every": 10, "quiet": False}
+    options = FAST | {"valid_every": 10, "quiet": False, "remember": "none"}
     fitted = Superbloom(**SMALL).fit(ring_corpus, steps=400, patience=3, **options | {"learning_rate": 0.3})
     recalls = [point["recall_at_10"] for point in fitted.metrics["history"]]
     best = len(recalls) - 1 - recalls[::-1].index(max(recalls))
@@ -141,8 +142,16 @@ def test_the_best_validated_weights_are_taken_and_training_stops(ring_corpus, ca
     assert float((rank < 10).mean()) == recalls[best] > recalls[-1]
 
 
+@pytest.mark.parametrize(("remember", "what"), [("both", "pairs and rows"), ("pairs", "pairs"), ("none", None)])
+def test_what_was_counted_is_reported_before_training(ring_corpus, capsys, remember, what):
+    Superbloom(**SMALL).fit(ring_corpus, steps=1, **FAST | {"quiet": False}, remember=remember)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("counted")]
+    pattern = rf"counted {what} in \d+\.\d s: validation rec@10 [01]\.\d{{3}}; training …"
+    assert [bool(re.fullmatch(pattern, line)) for line in lines] == ([True] if what else [])
+
+
 def test_without_patience_the_last_weights_are_taken(ring_corpus):
-    ruinous = FAST | {"valid_every": 10, "learning_rate": 0.3}
+    ruinous = FAST | {"valid_every": 10, "learning_rate": 0.3, "remember": "none"}
     last = Superbloom(**SMALL).fit(ring_corpus, steps=60, patience=0, **ruinous)
     assert (last.training["steps"], last.training["taken"]) == (60, 60)
     recalls = [point["recall_at_10"] for point in last.metrics["history"]]
@@ -260,7 +269,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(ring_corpus, monkeypatch):
 def test_recall_by_hand(ring_corpus):
     """A model that knows nothing but frequencies answers as popularity does."""
     superbloom = Superbloom(num_hashes=1, alpha=1, dim=16, heads=2).fit(
-        ring_corpus, steps=1, warm_start=False, **FAST | {"learning_rate": 1e-9}
+        ring_corpus, steps=1, warm_start=False, remember="none", **FAST | {"learning_rate": 1e-9}
     )
     figures = evaluate(superbloom.predictor, ring_corpus)
     assert figures["recall"]["10"]["value"] == pytest.approx(

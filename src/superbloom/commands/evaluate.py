@@ -24,7 +24,7 @@ def evaluate(
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """rec@1/10/20 on held-out rows (Sec. 3.1), beside popularity and co-occurrence."""
+    """rec@1/10/20 on held-out rows (Sec. 3.1), beside network and memory alone, and answers that only count."""
     if out is not None:
         check_report_folder(out)
     figures = _measure(model, corpus, make(EvaluateOptions, given(EvaluateOptions, options)), options)
@@ -35,7 +35,7 @@ def evaluate(
         return
     from rich.console import Console
 
-    from superbloom.evaluate import recall_table
+    from superbloom.evaluate import recall_table, verdict
 
     console = Console()
     console.print(recall_table(figures))
@@ -47,6 +47,8 @@ def evaluate(
         f"ghosts {figures['ghosts']:.1%} of ten answers; calibration error {figures['calibration']['error']:.4f}; "
         f"negative log-likelihood {figures['negative log-likelihood']:.3f}"
     )
+    if (found := verdict(figures)) is not None:
+        console.print(found, markup=False, highlight=False)
     if out is not None:
         console.print(f"wrote metrics.json, deciles.png and calibration.png to {out}", markup=False)
 

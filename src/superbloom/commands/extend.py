@@ -10,13 +10,21 @@ import typer
 from superbloom.commands.console import command, print_json, q
 from superbloom.commands.options import Json, ModelFolder, Out, given, options_of
 from superbloom.config import ExtendOptions, make
+from superbloom.errors import InputError
 
 
 @options_of(ExtendOptions)
 def extend(
     model: ModelFolder,
-    names: Annotated[Path, typer.Argument(metavar="NAMES", help="A text file, one new name per line; - is stdin.")],
+    names: Annotated[
+        Path | None, typer.Argument(metavar="[NAMES]", help="A text file, one new name per line; - is stdin.")
+    ] = None,
+    *,
     out: Out,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="A newer corpus: its new names are added, and its pairs and rows become the memory."),
+    ] = None,
     like: Annotated[
         Path | None,
         typer.Option(help="Lines of a new name, a tab, and known names it is like, with tabs between them."),
@@ -25,7 +33,9 @@ def extend(
     **options: Any,
 ) -> None:
     """Add names to a model without training: old digests stay, each new name gets one that is its own."""
-    result = _extend(model, names, out, like, make(ExtendOptions, given(ExtendOptions, options)).reserve)
+    if names is None and corpus is None:
+        raise InputError("no new names given; give a text file of NAMES, or a newer log: --corpus CORPUS")
+    result = _extend(model, names, corpus, out, like, make(ExtendOptions, given(ExtendOptions, options)).reserve)
     if json_:
         print_json(result)
         return
@@ -34,22 +44,30 @@ def extend(
         f"{result['new']:,} new names{again}; {result['names']:,} in all, room for {result['room left']:,} more."
     )
     typer.echo(f"The model is in {out}; train it on a corpus that has them:")
-    typer.echo(f"  {command()} train CORPUS --from-model {q(out)} --out {q(f'{out}-trained')}")
+    rows = "CORPUS" if corpus is None else q(corpus)
+    typer.echo(f"  {command()} train {rows} --from-model {q(out)} --out {q(f'{out}-trained')}")
 
 
-def _extend(folder: Path, names_file: Path, out: Path, like_file: Path | None, reserve: float) -> dict[str, Any]:
+def _extend(
+    folder: Path, names_file: Path | None, corpus: Path | None, out: Path, like_file: Path | None, reserve: float
+) -> dict[str, Any]:
     from superbloom.api import Superbloom
+    from superbloom.corpus import Corpus
     from superbloom.hashing import room_for_more
     from superbloom.prepare.files import open_lines
     from superbloom.storage import only_writer
 
-    names = [name for name in open_lines(names_file) if name.strip()]
+    names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
+    newer = None if corpus is None else Corpus.open(corpus)
     lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
     with only_writer(out, "model"):
         superbloom = Superbloom.from_pretrained(folder)
         vocab = superbloom.model.vocab
         before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
-        superbloom.extend(names, like={name: others for name, *others in lines}, reserve=reserve)
+        if names:
+            superbloom.extend(names, like={name: others for name, *others in lines}, reserve=reserve)
+        if newer is not None:
+            superbloom.remember(newer)
         superbloom.save_pretrained(out)
     bloom = superbloom.model.bloom
     return {

@@ -75,7 +75,9 @@ def _ask_server(
     from superbloom.client import Client
 
     if any(getattr(HeadOptions, name) != value for name, value in head.items()):
-        raise InputError("--precision and --prior are the server's to choose; leave them out with --server")
+        raise InputError(
+            "--precision, --prior and --network-only are the server's to choose; leave them out with --server"
+        )
     max_rounds = query.pop("max_rounds", None)
     if query.pop("combine", None) is not None or max_rounds not in (None, 1):
         raise InputError(

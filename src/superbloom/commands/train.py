@@ -15,6 +15,7 @@ from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 
 if TYPE_CHECKING:
+    from superbloom.api import Superbloom
     from superbloom.corpus import Corpus
     from superbloom.training.run_folder import RunSettings
 
@@ -41,7 +42,10 @@ def train(
         return
     if json_:
         print_json(result)
-    elif result["interrupted"]:
+        return
+    if result["behind"]:
+        typer.echo(result["behind"])
+    if result["interrupted"]:
         typer.echo(f"stopped at step {result['steps']:,}; the model so far is in {out}. Continue with:")
         typer.echo(f"  {command()} train {q(corpus)} --out {q(out)} --resume")
     else:
@@ -91,11 +95,24 @@ def train_folder(
     return {
         "model": str(out),
         "run": str(path),
+        "behind": _behind(superbloom, corpus),
         "parameters": superbloom.model.network.num_parameters(),
         **{name: superbloom.training[name] for name in ("steps", "taken", "seconds", "interrupted")},
         "learnt from": "text" if corpus.vocab.is_text else "interactions" if corpus.is_ordered else "sequences",
         "history": superbloom.metrics["history"],
     }
+
+
+def _behind(superbloom: Superbloom, corpus: Corpus) -> str | None:
+    """A line if counting has a higher recall on validation rows; None if it has not."""
+    from superbloom.evaluate import counting_on_validation, line
+
+    history = superbloom.metrics["history"]
+    if not history or not is_main_process():
+        return None
+    other = counting_on_validation(corpus, superbloom.model.config.seq_len)
+    own = max(entry["recall_at_10"] for entry in history)
+    return None if other is None or own >= other else f"on validation rows {line(own, 'counting', other)}"
 
 
 def _resumed(stored: RunSettings, given: RunSettings, corpus: Corpus) -> RunSettings:

@@ -10,6 +10,7 @@ from superbloom.config.query import (
     QueryOptions,
     RecommendOptions,
     SearchOptions,
+    SimilarOptions,
 )
 from superbloom.config.readers import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions
 from superbloom.config.serving import Settings
@@ -33,6 +34,7 @@ __all__ = [
     "SearchOptions",
     "SequencesOptions",
     "Settings",
+    "SimilarOptions",
     "TextOptions",
     "TrainConfig",
     "WikipediaOptions",

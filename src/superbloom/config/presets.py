@@ -25,7 +25,7 @@ class Preset:
 
 
 # Sec. 3.2: Adam with inverse-square-root decay, these learning rates and batches. Sec. 4 does not give them.
-_PRESETS = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0}
+_PRESETS = {"warm_start": False, "mask_share": 0.15, "average": 0.0, "patience": 0, "remember": "none"}
 _FULL = _PRESETS | {"learning_rate": 1e-4, "batch_size": 1024}
 _TOP = _PRESETS | {"learning_rate": 2e-4, "batch_size": 4096}
 WIKIPEDIA_IDS = 5_281_889

@@ -1,4 +1,4 @@
-"""What may be asked of a model, and how: options of predict, evaluate and recommend."""
+"""What may be asked of a model, and how: options of predict, evaluate, recommend and similar."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ class HeadOptions:
 
     precision: Literal["fp32", "bf16", "int8"] = option("fp32", "How output weights are held: fp32, bf16 or int8.")
     prior: bool = option(True, "Weigh in how frequent names are.")
+    network_only: bool = option(
+        False,
+        "Answer with the network alone, without the pairs and rows that the model remembers.",
+        flag="--network-only",
+    )
 
     def __post_init__(self) -> None:
         settle(self)
@@ -88,6 +93,16 @@ class RecommendOptions:
 
     k: int = option(10, "How many items per user.", whole(1), flag="-k")
     filter_seen: bool = option(True, "Leave out the items that a user has had.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarOptions:
+    """Names that are similar to others."""
+
+    k: int = option(10, "How many similar names.", whole(1), flag="-k")
+
+    def __post_init__(self) -> None:
+        check_whole(k=self.k)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,10 @@ class TrainConfig:
     )
     mask_share: float = option(0.3, "share of a segment that is masked", BETWEEN_0_AND_1)
     warm_start: bool = option(True, "begin with embeddings from counted co-occurrence; without, with noise")
+    remember: Literal["both", "pairs", "rows", "none"] = option(
+        "both", "what the model keeps beside the network: names that stood together, training rows, both or none"
+    )
+    neighbours: int = option(64, "names kept for each name, with pairs: those that stood nearest most often", whole(1))
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")

@@ -4,6 +4,8 @@ from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
 from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.evaluate.tables import cell, markdown, plot_calibration, plot_deciles, recall_table
+from superbloom.evaluate.verdict import counting_on_validation, line, verdict
+from superbloom.evaluate.weights import memory_probabilities, network_probabilities
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 
 __all__ = [
@@ -13,13 +15,18 @@ __all__ = [
     "HeldOut",
     "cell",
     "cooccurrence",
+    "counting_on_validation",
     "deciles",
     "evaluate",
+    "line",
     "markdown",
+    "memory_probabilities",
+    "network_probabilities",
     "plot_calibration",
     "plot_deciles",
     "popularity",
     "ranks",
     "recall_table",
     "share",
+    "verdict",
 ]

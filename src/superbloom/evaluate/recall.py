@@ -8,21 +8,25 @@ their hash. Which element is hidden depends only on the seed and the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from superbloom.config import EvaluateOptions, make
 from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.counting import rank_of, strong_yardsticks
 from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
+from superbloom.memory import remember
 from superbloom.model import check_vocabulary
-from superbloom.predict import Predictor
+from superbloom.predict import Beliefs, Predictor
 from superbloom.search import TopK
 
 
@@ -30,7 +34,9 @@ class Ranks(NamedTuple):
     """The result of each row. A rank is 0 for the best answer and DEEPEST beyond the answers."""
 
     rank: np.ndarray  # (rows,) of the hidden id
-    by_sum: np.ndarray  # (rows,) the same by the paper's sum over hashes; equal to rank unless both were computed
+    by_sum: np.ndarray  # (rows,) the same by the paper's sum over hashes; equal to rank unless it was asked for
+    network: np.ndarray  # (rows,) the same by the network alone; equal to rank without a memory
+    memory: np.ndarray  # (rows,) the same by the memory alone; equal to rank without a memory
     log_probability: np.ndarray  # (rows,) of the hidden id
     certified: np.ndarray  # (rows,) whether the answers are proven to be the best
     tokens: np.ndarray  # (rows, m) whether the hidden id's token is the best of its hash
@@ -46,7 +52,7 @@ def ranks(
     beam: int | None = None,
     max_rounds: int | None = None,
     combine: str | None = None,
-    both: bool = False,
+    apart: bool = False,
     with_probabilities: bool = True,
     filter_seen: bool = False,
     progress: Callable[[int], None] = lambda _: None,
@@ -54,28 +60,42 @@ def ranks(
     """Rank every hidden id among the whole catalogue, a chunk of rows at a time.
 
     combine: how scores are made, instead of as the model says.
-    both: also rank by the paper's sum over hashes. with_probabilities=False leaves them 0, for validation.
+    apart: also rank by the paper's sum over hashes, by the network alone and by the memory alone.
+    with_probabilities=False leaves them 0, for validation.
     filter_seen: leave out ids that precede the hidden one in its row.
     """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
     for number, (ids, places, targets) in enumerate(held_out.parts(chunk)):
         seen = held_out.seen(slice(number * chunk, (number + 1) * chunk)) if filter_seen else None
-        options = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
-        log_probs = predictor.log_probs(ids, places)
-        top = predictor.search(log_probs, k, combine=combine, **options)
-        rank = by_sum = _rank_of(targets, top)
-        if both and predictor.is_posterior(combine):
-            by_sum = _rank_of(targets, predictor.search(log_probs, k, combine="sum", **options))
+        options: dict[str, Any] = {"beam": beam, "max_rounds": max_rounds, "exclude": seen}
+        beliefs = predictor.beliefs(ids, places)
+        top = predictor.search(beliefs, k, combine=combine, **options)
+        rank = by_sum = network = memory = _rank_of(targets, top)
+        if apart and beliefs.recalled is not None:
+            network = _rank_of(targets, predictor.search(Beliefs(beliefs.log_probs), k, **options))
+            memory = _memory_ranks(targets, beliefs.recalled.probabilities, seen)
+        if apart and predictor.is_posterior(combine):
+            by_sum = _rank_of(targets, predictor.search(beliefs, k, combine="sum", **options))
         hidden, likely = torch.zeros(len(ids)), torch.zeros(top.ids.shape)
         if with_probabilities:
-            hidden = predictor.log_probability(log_probs, targets[:, None].to(log_probs.device))[:, 0]
-            likely = predictor.log_probability(log_probs, top.ids).exp()
-        tokens = log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
+            hidden = predictor.log_probability(beliefs, targets[:, None].to(top.ids.device))[:, 0]
+            likely = predictor.log_probability(beliefs, top.ids).exp()
+        tokens = beliefs.log_probs.argmax(-1).cpu() == predictor.model.target_bloom.buckets(targets)
         columns = (hidden, top.certified, tokens, top.ids, likely)
-        found.append((rank, by_sum, *(column.cpu().numpy() for column in columns)))
+        found.append((rank, by_sum, network, memory, *(column.cpu().numpy() for column in columns)))
         progress(len(ids))
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def _memory_ranks(targets: Tensor, recalled: sparse.csr_matrix, seen: Tensor | None) -> np.ndarray:
+    rows = zip(recalled.indptr[:-1], recalled.indptr[1:], targets.tolist(), strict=True)
+    return np.array(
+        [
+            rank_of(target, recalled.indices[a:b], recalled.data[a:b], None if seen is None else seen[row].numpy())
+            for row, (a, b, target) in enumerate(rows)
+        ]
+    )
 
 
 def _rank_of(targets: Tensor, top: TopK) -> np.ndarray:
@@ -93,11 +113,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON.
 
-    Give options as EvaluateOptions or as keywords; keywords win. There are no yardsticks with filter_seen, and only
-    the fast ones for text. progress is called with the number of rows after each chunk.
+    Give options as EvaluateOptions or as keywords; keywords win. For text there are only the fast yardsticks.
+    progress is called with the number of rows after each chunk.
     """
     asked = make(EvaluateOptions, (vars(options) if options else {}) | given)
     check_vocabulary(predictor.model, corpus)
+    predictor = _honest(predictor, corpus, asked.split)
     held_out = HeldOut.of(
         corpus, asked.split, predictor.model.config.seq_len, seed=asked.seed, limit=asked.rows, draws=asked.draws
     )
@@ -106,7 +127,7 @@ def evaluate(
         held_out,
         beam=asked.beam,
         max_rounds=asked.max_rounds,
-        both=True,
+        apart=True,
         filter_seen=asked.filter_seen,
         progress=progress,
     )
@@ -129,24 +150,40 @@ def evaluate(
     }
     if predictor.is_posterior(None):
         figures["by sum"] = recall(found.by_sum)
+    if predictor.memory is not None:
+        figures |= {"network": recall(found.network), "memory": recall(found.memory)}
+        figures["weights"] = dict(predictor.memory.weights)
     kinds = (corpus.target_vocab or corpus.vocab).kinds
     if kinds is not None:
         figures["kinds"] = by_kind(rank, kinds[held_out.targets])
-    if asked.yardsticks and not asked.filter_seen:
-        figures["yardsticks"] = _yardsticks(corpus, held_out, is_text=kinds is not None)
+    if asked.yardsticks:
+        figures["yardsticks"] = _yardsticks(corpus, held_out, predictor.model.config.seq_len, asked.filter_seen)
     return figures
 
 
-def _yardsticks(corpus: Corpus, held_out: HeldOut, is_text: bool) -> dict[str, Any]:
-    """Recall of answers that only count. Co-occurrence takes long for text, so it is left out there."""
-    found = {
-        "popularity": recall(popularity(corpus, held_out, DEEPEST)),
-        "repetition": recall(repetition(held_out, DEEPEST)),
-    }
-    if is_text:
-        return found
-    similar = similarity(corpus)
-    return found | {
-        "co-occurrence": recall(cooccurrence(similar, held_out, DEEPEST)),
-        "co-occurrence, near": recall(cooccurrence(similar, held_out, DEEPEST, near=True)),
-    }
+def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
+    """A predictor that does not remember the rows it is asked about: validation rows join a memory after training."""
+    memory = predictor.memory
+    if memory is None or split != "valid":
+        return predictor
+    counted = remember(corpus, memory.kind, neighbours=memory.neighbours)
+    counted = None if counted is None else replace(counted, weights=memory.weights)
+    return predictor.with_memory(counted)
+
+
+def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, filter_seen: bool) -> dict[str, Any]:
+    """Recall of answers that only count. Those that count pairs take long for text, and are left out there."""
+    found: dict[str, np.ndarray] = {}
+    if not filter_seen:
+        found |= {
+            "popularity": popularity(corpus, held_out, DEEPEST),
+            "repetition": repetition(held_out, DEEPEST),
+        }
+    if not corpus.vocab.is_text:
+        if not filter_seen:
+            similar = similarity(corpus)
+            found["co-occurrence"] = cooccurrence(similar, held_out, DEEPEST)
+            found["co-occurrence, near"] = cooccurrence(similar, held_out, DEEPEST, near=True)
+        if corpus.target_vocab is None:
+            found |= strong_yardsticks(corpus, held_out, seq_len, filter_seen)
+    return {name: recall(rank) for name, rank in found.items()}

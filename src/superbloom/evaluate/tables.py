@@ -16,6 +16,7 @@ def recall_table(figures: dict[str, Any]) -> Table:
     for column in ("", *(f"rec@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
     rows = {"this model": figures["recall"]}
+    rows |= {f"{name} alone": figures[name] for name in ("network", "memory") if name in figures}
     if "by sum" in figures:
         rows["the paper's sum"] = figures["by sum"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}

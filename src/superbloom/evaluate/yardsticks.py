@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from superbloom.corpus import Corpus
+from superbloom.evaluate.counting import rank_of
 from superbloom.evaluate.held_out import HeldOut
 
 ROWS_PER_CHUNK = 256
@@ -29,7 +30,7 @@ def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
     ranks = []
     for context, target in zip(held_out.ids, held_out.targets, strict=True):
         ids, counts = np.unique(context[context >= 0], return_counts=True)
-        ranks.append(_rank(target, ids, counts, deepest))
+        ranks.append(min(deepest, rank_of(target, ids, counts)))
     return np.array(ranks)
 
 
@@ -49,18 +50,5 @@ def cooccurrence(similar: sparse.csr_matrix, held_out: HeldOut, deepest: int, ne
         scores = contexts @ similar
         for i, target in enumerate(held_out.targets[start : start + ROWS_PER_CHUNK]):
             mine = slice(scores.indptr[i], scores.indptr[i + 1])
-            ranks.append(_rank(target, scores.indices[mine], scores.data[mine], deepest))
+            ranks.append(min(deepest, rank_of(target, scores.indices[mine], scores.data[mine])))
     return np.array(ranks)
-
-
-def _rank(target: int, ids: np.ndarray, scores: np.ndarray, deepest: int) -> int:
-    """The number of ids that score above the target. Ties go to the smaller id, as in search/.
-
-    >>> _rank(7, np.array([3, 7, 9]), np.array([2, 2, 5]), deepest=20)      # 9 scores higher, 3 ties
-    2
-    """
-    own = scores[ids == target]
-    if not len(own):
-        return deepest
-    ahead = (scores > own) | ((scores == own) & (ids < target))
-    return min(int(ahead.sum()), deepest)

@@ -17,8 +17,10 @@ from superbloom.config import ModelConfig
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
+from superbloom.memory import Memory
 from superbloom.model.network import Network
 from superbloom.model.prior import Prior
+from superbloom.model.repetition import Repetition, distance_classes
 from superbloom.special import Special
 
 
@@ -32,6 +34,8 @@ class Model:
     target_bloom: BloomHash  # the same objects as above, unless the model predicts a second vocabulary
     target_vocab: Vocab
     prior: Prior | None = None  # for the predicted ids; None until a model is trained
+    repetition: Repetition | None = None  # None if it was not fitted, or if the model predicts a second vocabulary
+    memory: Memory | None = None  # pairs and rows of training; None if the model remembers none
 
     @classmethod
     def create(
@@ -84,7 +88,20 @@ class Model:
     @torch.inference_mode()
     def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
         """Token log-probabilities at each place, (batch · p, m, buckets), without dropout or gradients."""
-        return self.network.log_probs(self.encode_only(ids, places))
+        log_probs = self.network.log_probs(self.encode_only(ids, places))
+        return self.repeated(log_probs, self.context(ids, places), places.flatten())
+
+    def context(self, ids: Tensor, places: Tensor) -> Tensor:
+        """The known ids that each place sees, (batch · p, n), each in its column; −1 elsewhere."""
+        return self.network.scheme.context(ids, places).flatten(0, 1)
+
+    def repeated(self, log_probs: Tensor, context: Tensor, places: Tensor) -> Tensor:
+        """log_probs (q, m, buckets) of the network with what repetition adds, given contexts (q, n) and places (q,)."""
+        if self.repetition is None:
+            return log_probs
+        classes = distance_classes(context, places, len(self.repetition.by_distance))
+        buckets = self.bloom.buckets(context.clamp(min=0).to(self.bloom.table.device))
+        return self.repetition.adjust(log_probs, buckets.to(log_probs.device), classes.to(log_probs.device))
 
 
 def check_vocabulary(model: Model, corpus: Corpus) -> None:

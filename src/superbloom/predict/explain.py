@@ -1,6 +1,6 @@
 """Why an answer: its buckets and who shares them, the elements of the context it depends on, and the proof.
 
-log-probabilities of the context, and of the context without each element  →  parts of each probability, a Certificate
+beliefs about the context, and about the context without each element  →  parts of each probability, a Certificate
 
 The certificate is Figure 2 of the paper in numbers. Each id is a point: what each hash adds to its probability. An
 id in no opened bucket gets from each hash at most the edge.
@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.answers import Bucket, Certificate, Dependence, Explanation, NameFacts, Point, Token, Why
+from superbloom.answers import Beside, Bucket, Certificate, Dependence, Explanation, NameFacts, Point, Token, Why
 from superbloom.hashing import BloomHash
+from superbloom.memory import NETWORK
 from superbloom.model import Model
+from superbloom.predict.beliefs import Beliefs
 from superbloom.predict.query import Query
 from superbloom.predict.searcher import Searcher
 from superbloom.search import Filter, bucket_shares, log_contributions
@@ -45,24 +48,28 @@ def _buckets(bloom: BloomHash, id_: int, name_of: Callable[[int], str]) -> list[
     return found
 
 
-def explain(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_probs: Tensor) -> Explanation:
+def explain(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beliefs) -> Explanation:
     """Explain the ids found for a mask.
 
-    log_probs (1 + elements, masks, m, buckets) are of the whole context, then of the context without each element.
+    beliefs are about all masks of the whole context, then about all masks of the context without each element.
     """
-    ids, log_probs = ids.cpu(), log_probs[:, mask].cpu()
+    own = beliefs.rows(slice(mask, None, len(query.places)))
+    ids, own = ids.cpu(), own._replace(log_probs=own.log_probs.cpu())
     has_proof = searcher.is_posterior(query.options.combine)
-    certificate = _certificate(searcher, query, mask, ids, log_probs[0]) if has_proof else None
-    return Explanation(_why(searcher, query, ids, log_probs), certificate)
+    certificate = _certificate(searcher, query, mask, ids, own.rows(slice(1))) if has_proof else None
+    return Explanation(_why(searcher, query, mask, ids, own), certificate)
 
 
-def _why(searcher: Searcher, query: Query, ids: Tensor, log_probs: Tensor) -> list[Why]:
+def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beliefs) -> list[Why]:
     model, bloom, prior = searcher.model, searcher.model.target_bloom, searcher.id_prior
-    whole = log_probs[0]
+    whole = beliefs.log_probs[0]
     values = whole[torch.arange(bloom.num_hashes), bloom.buckets(ids)]  # (k, m)
     ranks = [(1 + (whole > value[:, None]).sum(dim=1)).tolist() for value in values]
-    scores = searcher.log_probability(log_probs, ids.expand(len(log_probs), -1))
+    scores = searcher.log_probability(beliefs, ids.expand(beliefs.size, -1))
     differences = (scores[0] - scores[1:]).T.tolist()
+    seen = model.context(torch.tensor([query.ids]), torch.tensor([[query.places[mask]]]))[0].numpy()
+    parts = _parts(searcher, seen, query.places[mask], ids, scores[0].exp())
+    beside = _beside(searcher, seen, query.frame, ids)
     context = [(place - query.frame, model.vocab.name(query.ids[place])) for place in query.elements]
     return [
         Why(
@@ -75,9 +82,43 @@ def _why(searcher: Searcher, query: Query, ids: Tensor, log_probs: Tensor) -> li
                 Dependence(place, name, difference)
                 for (place, name), difference in zip(context, differences[row], strict=True)
             ],
+            parts[row],
+            beside[row],
         )
         for row, id_ in enumerate(ids.tolist())
     ]
+
+
+def _parts(
+    searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor, probability: Tensor
+) -> list[dict[str, float]]:
+    """What the network and each part of the memory add to the probability of each answer.
+
+    seen (n,) are the ids that the place sees, −1 elsewhere.
+    """
+    found: dict[str, np.ndarray] = {}
+    if searcher.memory is not None:
+        num_ids = searcher.model.target_bloom.num_ids
+        found = searcher.memory.shares(seen, place, ids.numpy(), num_ids)
+    network = (probability.double().numpy() - sum(found.values(), np.zeros(len(ids)))).clip(min=0)
+    named = {NETWORK: network} | found
+    return [{part: float(values[row]) for part, values in named.items()} for row in range(len(ids))]
+
+
+def _beside(searcher: Searcher, seen: np.ndarray, frame: int, ids: Tensor) -> list[list[Beside]]:
+    """For each answer, the elements of the context that have it as a neighbour, in the order of the context."""
+    found: list[list[Beside]] = [[] for _ in ids]
+    if searcher.memory is None or searcher.memory.pairs is None:
+        return found
+    places = np.flatnonzero(seen >= 0)
+    of, names, weights, after = searcher.memory.pairs.of(seen[places], searcher.model.target_bloom.num_ids)
+    totals = np.bincount(of, weights, len(places))
+    rows = {id_: row for row, id_ in enumerate(ids.tolist())}
+    for at in np.flatnonzero(np.isin(names, ids.numpy())).tolist():
+        place, weight = int(places[of[at]]), float(weights[at])
+        name, share = searcher.model.vocab.name(int(seen[place])), weight / float(totals[of[at]])
+        found[rows[int(names[at])]].append(Beside(place - frame, name, weight, share, float(after[at])))
+    return found
 
 
 def _token(searcher: Searcher, log_probs: Tensor, id_: int, hash_: int, value: tuple[float, int]) -> Token:
@@ -100,38 +141,40 @@ def _token(searcher: Searcher, log_probs: Tensor, id_: int, hash_: int, value: t
     )
 
 
-def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, log_probs: Tensor) -> Certificate:
+def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beliefs) -> Certificate:
     """Search again by opening buckets, even where ranking all ids is faster."""
-    bloom = searcher.model.target_bloom
+    bloom, log_probs, weight = searcher.model.target_bloom, beliefs.log_probs[0], float(beliefs.log_network.exp())
+    boosts = beliefs.boosts()
     options = searcher.search_options([query])
     for name in ("exclude", "min_score"):  # a row for each mask
         options[name] = None if options[name] is None else options[name][mask : mask + 1]
-    found = searcher.search(log_probs[None], **options | {"max_rounds": query.options.max_rounds or PROOF_ROUNDS})
+    found = searcher.search(beliefs, **options | {"max_rounds": query.options.max_rounds or PROOF_ROUNDS})
     if query.options.max_rounds is None and not bool(found.certified):
-        found = searcher.search(log_probs[None], **options)
+        found = searcher.search(beliefs, **options)
     edge, bound = found.edge[0].cpu(), float(found.bound)
     opened = log_probs > edge[:, None]
     shown = _shown(bloom, ids, log_probs, opened)
     buckets = bloom.buckets(shown)
-    values = log_contributions(log_probs[None], bloom, shown[None], searcher.id_prior)[0].exp()
+    values = weight * log_contributions(log_probs[None], bloom, shown[None], searcher.id_prior)[0].exp()
+    memory = torch.zeros(len(shown)) if boosts is None else weight * boosts.of(shown[None])[0]
     is_open, is_answer = opened[torch.arange(bloom.num_hashes), buckets].any(dim=1), torch.isin(shown, ids)
-    others = torch.where(is_open & ~is_answer, values.sum(dim=1), -torch.inf)
+    others = torch.where(is_open & ~is_answer, values.sum(dim=1) + memory, -torch.inf)
     best = others.topk(min(BEST_SHOWN, len(shown))).indices
     sampled = [where.nonzero()[:, 0] for where in (is_open & ~is_answer, ~is_open)]
     sampled = [where[:: -(-len(where) // SAMPLE_SHOWN) or 1] for where in sampled]
     kept = torch.cat([is_answer.nonzero()[:, 0], best, *sampled]).unique()
-    shown, values, is_open, is_answer = (part[kept] for part in (shown, values, is_open, is_answer))
+    shown, values, memory, is_open, is_answer = (part[kept] for part in (shown, values, memory, is_open, is_answer))
     permitted = Filter(options["exclude"], options["allow"], 1, bloom.num_ids, shown.device).permits(
         torch.zeros(1, dtype=torch.long), shown[None]
     )
     excluded = torch.zeros_like(is_open) if permitted is None else ~permitted[0]
     names = map(searcher.name, shown.tolist())
-    columns = (names, *(part.tolist() for part in (values, is_open, is_answer, excluded)))
+    columns = (names, *(part.tolist() for part in (values, memory, is_open, is_answer, excluded)))
     is_full, is_whole, lowest = len(ids) == query.k, bound == -torch.inf, query.options.min_score or 0
     return Certificate(
         math.exp(found.scores[0, query.k - 1]) if is_full else lowest if lowest > 0 else None,
         None if is_whole else math.exp(bound),
-        None if is_whole else (edge.exp() / bloom.num_hashes).tolist(),
+        None if is_whole else (weight * edge.exp() / bloom.num_hashes).tolist(),
         opened.sum(dim=1).tolist(),
         bloom.num_buckets,
         [Point(*row) for row in zip(*columns, strict=True)],

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from superbloom.answers import Found, Prediction, unread_line
 from superbloom.config import QueryOptions, document, make
+from superbloom.predict.beliefs import Beliefs
 from superbloom.predict.explain import explain
 from superbloom.predict.query import Query, padded, parts
 from superbloom.predict.reader import read_query
@@ -62,30 +63,31 @@ class Predictor(Searcher):
         return [answer for part in parts(queries, self.chunk) for answer in self._answer(part)]
 
     def _answer(self, queries: Sequence[Query]) -> list[list[Found]]:
-        log_probs = self._log_probs_of(queries)
-        found = self._search_queries(queries, log_probs)
-        shares = log_probs.split([query.rows for query in queries])
+        beliefs = self._beliefs_of(queries)
+        found = self._search_queries(queries, beliefs)
+        starts = [0, *accumulate(query.rows for query in queries)]
         return [
             [
-                replace(mask, explanation=explain(self, query, place, ids, share.unflatten(0, (-1, len(query.places)))))
+                replace(
+                    mask, explanation=explain(self, query, place, ids, beliefs.rows(slice(start, start + query.rows)))
+                )
                 for place, (mask, ids) in enumerate(masks)
             ]
             if query.options.explain
             else [mask for mask, _ in masks]
-            for query, share, masks in zip(queries, shares, found, strict=True)
+            for query, start, masks in zip(queries, starts, found, strict=False)
         ]
 
-    def _log_probs_of(self, queries: Sequence[Query]) -> Tensor:
-        """Token log-probabilities of every mask of every context of the queries, (rows, m, buckets)."""
+    def _beliefs_of(self, queries: Sequence[Query]) -> Beliefs:
+        """What the model believes about every mask of every context of the queries."""
         contexts = [context for query in queries for context in query.contexts]
         places = [query.places for query in queries for _ in query.contexts]
         most = max(map(len, places))
         asked = torch.tensor([row + row[:1] * (most - len(row)) for row in places])
         wanted = (torch.arange(most) < torch.tensor([[len(row)] for row in places])).view(-1)
-        y = self.model.encode_only(padded(contexts, Special.PAD), asked)
-        return self.head.log_probs(y if bool(wanted.all()) else y[wanted.to(y.device)])
+        return self._believed(padded(contexts, Special.PAD), asked, None if bool(wanted.all()) else wanted)
 
-    def _search_queries(self, queries: Sequence[Query], log_probs: Tensor) -> list[list[tuple[Found, Tensor]]]:
+    def _search_queries(self, queries: Sequence[Query], beliefs: Beliefs) -> list[list[tuple[Found, Tensor]]]:
         """The answer for each mask of each query, with its ids; queries of one group are searched together."""
         starts = [0, *accumulate(query.rows for query in queries)]
         together: dict[Any, list[int]] = {}
@@ -95,7 +97,7 @@ class Predictor(Searcher):
         answers: dict[int, list[tuple[Found, Tensor]]] = {}
         for numbers in together.values():
             rows = [starts[i] + row for i in numbers for row in range(len(queries[i].places))]
-            asked = log_probs if len(rows) == len(log_probs) else log_probs[rows]
+            asked = beliefs if len(rows) == beliefs.size else beliefs.rows(rows)
             options = self.search_options([queries[number] for number in numbers])
             found = self.search(asked, **options)
             is_log = self.is_posterior(options["combine"])

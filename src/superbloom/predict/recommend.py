@@ -42,7 +42,7 @@ class Histories:
         elif isinstance(users, str) or not isinstance(users, Iterable):
             raise InputError(f"{users!r:.80} given as users; give a list of them")
         else:
-            wanted = [_name(user) for user in users]
+            wanted = [item_name(user) for user in users]
             found = pc.index_in(pa.array(wanted, type=pa.large_string()), value_set=keys).to_pylist()
             unknown = [user for user, row in zip(wanted, found, strict=True) if row is None]
             _leave_out("users", unknown, len(corpus), strict)
@@ -67,7 +67,7 @@ class Histories:
         for names in lists.values():
             if isinstance(names, str) or not isinstance(names, Iterable):
                 raise InputError(f"{names!r:.80} given as a list of names; give lists: [[{names!r:.80}]]")
-        named = [[_name(name) for name in names] for names in lists.values()]
+        named = [[item_name(name) for name in names] for names in lists.values()]
         found = [[(name, None if name is None else vocab.find(name)) for name in names] for names in named]
         unknown = dict.fromkeys(name for names in found for name, id_ in names if id_ is None)
         _leave_out("names", list(unknown), len(vocab), strict)
@@ -79,10 +79,10 @@ class Histories:
             yield Histories(self.who[start : start + size], self.ids[start : start + size])
 
 
-def _name(value: Any) -> str | None:
+def item_name(value: Any) -> str | None:
     """The name that `prepare interactions` gives a value: 7 and 7.0 are `7`; None and NaN have none.
 
-    >>> [_name(value) for value in ("007", 7, 7.0, float("nan"), None)]
+    >>> [item_name(value) for value in ("007", 7, 7.0, float("nan"), None)]
     ['007', '7', '7', None, None]
     """
     if isinstance(value, float | np.floating):
@@ -116,7 +116,7 @@ def recommend(
     if isinstance(items_to_recommend, str):
         raise InputError(f"{items_to_recommend!r:.80} given as items_to_recommend; give a list of names")
     if items_to_recommend is not None:
-        allow = torch.tensor([vocab.id(str(_name(name))) for name in items_to_recommend], dtype=torch.long)
+        allow = torch.tensor([vocab.id(str(item_name(name))) for name in items_to_recommend], dtype=torch.long)
         if not len(allow):
             raise InputError("items_to_recommend is empty; give at least one name, or leave it out")
     if filter_seen and model.vocab is not model.target_vocab:
@@ -127,7 +127,7 @@ def recommend(
         places = torch.tensor([[len(ids)] for ids in asked])
         contexts = padded([np.append(ids, np.int32(Special.MASK)) for ids in asked], Special.PAD)
         seen = padded([np.unique(ids) for ids in part.ids], -1) if filter_seen else None
-        found = predictor.search(predictor.log_probs(contexts, places), min(k, len(vocab)), exclude=seen, allow=allow)
+        found = predictor.search(predictor.beliefs(contexts, places), min(k, len(vocab)), exclude=seen, allow=allow)
         there = found.ids >= 0
         user, column = there.nonzero(as_tuple=True)
         columns["user"] += [part.who[row] for row in user.tolist()]

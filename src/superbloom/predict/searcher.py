@@ -1,22 +1,25 @@
 """From a context in ids to the best ids: the model, its output layer, its prior and the search, on one device.
 
-ids (batch, n), places (batch, p)  →  token log-probabilities (batch · p, m, buckets)  →  certified top-k
+ids (batch, n), places (batch, p)  →  Beliefs (batch · p): token log-probabilities and memory  →  certified top-k
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from superbloom.config import HeadOptions
+from superbloom.memory import Memory
 from superbloom.model import Head, Model
+from superbloom.predict.beliefs import Beliefs
 from superbloom.predict.query import Query, padded
-from superbloom.search import IdPrior, TopK, is_posterior, log_probability, top_k
+from superbloom.search import IdPrior, TopK, boosted_log_probability, is_posterior, log_probability, top_k
 
 # Memory for the token log-probabilities of the queries that are ranked together, and the most such queries.
 MAX_LOG_PROB_BYTES = 128 * 2**20
@@ -27,19 +30,25 @@ class Searcher:
     """Computes and searches distributions with a model.
 
     precision says how the output weights are held: fp32, bf16 or int8 (docs/search.md). prior=False leaves out the
-    frequency of ids that is weighed in after training.
+    frequency of ids that is weighed in after training, network_only=True leaves out the memory.
     """
 
     def __init__(
-        self, model: Model, *, precision: str = HeadOptions.precision, prior: bool = HeadOptions.prior
+        self,
+        model: Model,
+        *,
+        precision: str = HeadOptions.precision,
+        prior: bool = HeadOptions.prior,
+        network_only: bool = HeadOptions.network_only,
     ) -> None:
-        self.model, self.prior = model, prior
+        self.model, self.prior, self.network_only = model, prior, network_only
         self.head = Head(model.network, precision)
         self._bloom = model.target_bloom
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles carry the model. What is computed from it is computed again."""
-        return partial(type(self), precision=self.head.precision, prior=self.prior), (self.model,)
+        kind = partial(type(self), precision=self.head.precision, prior=self.prior, network_only=self.network_only)
+        return kind, (self.model,)
 
     @property
     def chunk(self) -> int:
@@ -53,20 +62,72 @@ class Searcher:
         bloom, prior = self.model.target_bloom, self.model.prior
         return IdPrior.uniform(bloom) if prior is None or not self.prior else prior.of_ids(bloom)
 
-    def log_probs(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Token log-probabilities at each place, (batch · p, m, buckets)."""
-        return self.head.log_probs(self.model.encode_only(ids, places))
+    @property
+    def memory(self) -> Memory | None:
+        """The memory that answers use, if the model has one with weights."""
+        memory = self.model.memory
+        return None if self.network_only or memory is None or not memory.weights else memory
 
-    def search(self, log_probs: Tensor, k: int | Tensor, *, combine: Any = None, **options: Any) -> TopK:
-        """The k best ids of each query, from its token log-probabilities (queries, m, buckets); options of top_k."""
-        self._move_to(log_probs.device)
-        prior = self.id_prior if self.is_posterior(combine) else None
-        return top_k(log_probs, self._bloom, k, combine=self._combine(combine), prior=prior, **options)
+    def with_memory(self, memory: Memory | None) -> Self:
+        """The same with another memory."""
+        same, _ = self.__reduce__()
+        twin: Self = same(replace(self.model, memory=memory))
+        return twin
 
-    def log_probability(self, log_probs: Tensor, ids: Tensor) -> Tensor:
+    def beliefs(self, ids: Tensor, places: Tensor) -> Beliefs:
+        """What the model believes about each place of each context, in this order: batch · p queries."""
+        return self._believed(ids, places, None)
+
+    def network(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Token log-probabilities of the network alone, (batch · p, m, buckets)."""
+        return self._believed(ids, places, None, network_only=True).log_probs
+
+    def _believed(self, ids: Tensor, places: Tensor, wanted: Tensor | None, *, network_only: bool = False) -> Beliefs:
+        """The same for some places only: wanted (batch · p,)."""
+        y, context, places = self.model.encode_only(ids, places), self.model.context(ids, places), places.flatten()
+        if wanted is not None:
+            y, context, places = y[wanted.to(y.device)], context[wanted], places[wanted]
+        log_probs = self.model.repeated(self.head.log_probs(y), context, places)
+        if network_only or self.memory is None:
+            return Beliefs(log_probs)
+        num_ids = self.model.target_bloom.num_ids
+        return Beliefs(log_probs, self.memory.recall(context.cpu().numpy(), places.cpu().numpy(), num_ids))
+
+    def search(
+        self,
+        beliefs: Beliefs,
+        k: int | Tensor,
+        *,
+        combine: Any = None,
+        min_score: Tensor | None = None,
+        **options: Any,
+    ) -> TopK:
+        """The k best ids of each query; options of top_k. The score of a posterior is the log-probability."""
+        self._move_to(beliefs.log_probs.device)
+        if not self.is_posterior(combine):
+            combine = self._combine(combine)
+            return top_k(beliefs.log_probs, self._bloom, k, combine=combine, min_score=min_score, **options)
+        # The search finds log(p + boost). The weight of the network turns that into the logarithm of a probability.
+        shift = beliefs.log_network
+        found = top_k(
+            beliefs.log_probs,
+            self._bloom,
+            k,
+            prior=self.id_prior,
+            boosts=beliefs.boosts(),
+            min_score=None if min_score is None else min_score.to(shift.device) - shift,
+            **options,
+        )
+        return replace(found, scores=found.scores + shift[:, None], bound=found.bound + shift)
+
+    def log_probability(self, beliefs: Beliefs, ids: Tensor) -> Tensor:
         """The logarithm of the probability of ids (queries, any); −inf for fills of −1."""
-        self._move_to(log_probs.device)
-        return log_probability(log_probs, self._bloom, ids, self.id_prior)
+        self._move_to(beliefs.log_probs.device)
+        boosts = beliefs.boosts()
+        if boosts is None:
+            return log_probability(beliefs.log_probs, self._bloom, ids, self.id_prior)
+        found = boosted_log_probability(beliefs.log_probs, self._bloom, ids, boosts, self.id_prior)
+        return found + beliefs.log_network[:, None]
 
     def _move_to(self, device: torch.device) -> None:
         """Move the tables to the device of the distributions."""

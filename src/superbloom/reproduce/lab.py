@@ -117,7 +117,7 @@ class Lab:
     def measured(self, predictor: Predictor) -> dict[str, Any]:
         """Return recall on test rows with and without the prior, and the rank of each hidden element."""
         held_out = self.held_out(predictor.model.config.seq_len)
-        found = ranks(predictor, held_out, both=True)
+        found = ranks(predictor, held_out, apart=True)
         frequency = self.corpus.id_counts("train")[held_out.targets]
         return {
             "hidden": len(held_out),

@@ -15,12 +15,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from superbloom.answers import NameFacts
+from superbloom.answers import NameFacts, Similar
+from superbloom.config import Settings
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.predict import Query as ModelQuery
 from superbloom.predict import facts_of, parts
+from superbloom.predict.similar import by_network, by_pairs, query_of
 from superbloom.serve.errors import (
     GET_PROBLEMS,
     NO_KEY,
@@ -40,6 +43,8 @@ from superbloom.serve.schemas import (
     PredictRequest,
     Problem,
     Report,
+    SimilarNames,
+    SimilarRequest,
     State,
     TextRequest,
     context_of,
@@ -187,10 +192,7 @@ async def text(body: TextRequest, request: Request) -> Response:
 async def read_query(body: PredictRequest | TextRequest, service: Service) -> ModelQuery:
     """The query of a body in ids. Raises InputError for a name that is unknown, and for a limit that is exceeded."""
     settings, options = service.settings, body.options()
-    if "k" not in body.model_fields_set:
-        options["k"] = min(options["k"], settings.max_k)
-    if options["k"] > settings.max_k:
-        raise InputError(f"k={options['k']} given; 1 to {settings.max_k:,} is allowed")
+    options["k"] = allowed_k(body, options["k"], settings)
     lists = {name: value for name, value in options.items() if isinstance(value, list)}
     num_filtered = sum(map(len, lists.values()))
     if num_filtered > settings.max_filter:
@@ -209,6 +211,13 @@ async def read_query(body: PredictRequest | TextRequest, service: Service) -> Mo
     if size + num_filtered <= MAX_INLINE_LOOKUPS:
         return make_query(context, **options)
     return await asyncio.to_thread(make_query, context, **options)
+
+
+def allowed_k(body: BaseModel, k: int, settings: Settings) -> int:
+    """The number of names to answer. The default is lowered to the limit; a larger number that was given is refused."""
+    if k <= settings.max_k or "k" not in body.model_fields_set:
+        return min(k, settings.max_k)
+    raise InputError(f"k={k} given; 1 to {settings.max_k:,} is allowed")
 
 
 async def answer_query(query: ModelQuery, service: Service, deadline: float) -> dict[str, Any]:
@@ -234,6 +243,30 @@ async def answer_batch(bodies: Sequence[PredictRequest], service: Service, deadl
 
 
 # Names
+
+
+@router.post("/v1/similar", response_model=SimilarNames, responses=POST_PROBLEMS, tags=["names"])
+async def similar(body: SimilarRequest, request: Request) -> Response:
+    """The names that are most similar to some names: their neighbours in training rows."""
+    models = models_of(request)
+    with models.use() as service:
+        if (size := len(body.names)) > service.max_context:
+            raise InputError(f"{size:,} names given; up to {service.max_context} are allowed")
+        k = allowed_k(body, body.k, models.settings)
+        deadline = models.deadline(request.scope["began"], body.seconds)
+        found = await run_unless_gone(request, find_similar(body.names, k, service, deadline))
+        return Json({"model": service.served.name, **asdict(found)})
+
+
+async def find_similar(names: Sequence[str], k: int, service: Service, deadline: float) -> Similar:
+    """Pairs are looked up as names are. Only names without pairs are predicted."""
+    predictor = service.predictor
+    found = await service.lookups.submit(lambda: by_pairs(predictor, names, k), 1, deadline)
+    if found is not None:
+        return found
+    query = await asyncio.to_thread(query_of, predictor, names, k)
+    answers = await service.gatherer.submit(query, query.rows, deadline)
+    return by_network(predictor, names, answers[0])
 
 
 @router.get("/v1/names", response_model=Completions, responses=GET_PROBLEMS, tags=["names"])

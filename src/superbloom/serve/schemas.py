@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import Field as OptionField
 from dataclasses import asdict, fields
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from superbloom.answers import Certificate, Found, Why
-from superbloom.config import QueryOptions, Settings
+from superbloom.answers import Certificate, Found, Neighbour, Why
+from superbloom.config import QueryOptions, Settings, SimilarOptions
 from superbloom.config.option import default_of, kind_of
 from superbloom.config.serving import PUBLISHED_LIMITS
 from superbloom.predict import Predictor, Query
@@ -76,19 +76,24 @@ class Strict(BaseModel):
         return given
 
 
-class HttpOptions(Strict):
+class Timed(Strict):
+    """A body that may say how long its answer may take."""
+
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Refuse the request if it is not answered within this time; the server's own limit still holds.",
+    )
+
+
+class HttpOptions(Timed):
     """The options of a query that exist over HTTP only."""
 
     exact: bool | None = Field(
         None,
         description="Search until no other name can score higher. Default: true, or false if `beam` is given; the "
         "search then ends after its first round.",
-    )
-    seconds: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Refuse the request if it is not answered within this time; the server's own limit still holds.",
     )
 
     def options(self) -> dict[str, Any]:
@@ -100,10 +105,16 @@ class HttpOptions(Strict):
 
 if TYPE_CHECKING:
     _QueryRequest = HttpOptions
+
+    class _SimilarRequest(Timed):
+        k: int
 else:
     _HINTS = get_type_hints(QueryOptions)
     _FIELDS = {name: field_of(spec, _HINTS[name]) for name, spec in OPTIONS.items()}
     _QueryRequest = create_model("_QueryRequest", __base__=HttpOptions, **_FIELDS)
+    _HINTS = get_type_hints(SimilarOptions)
+    _FIELDS = {spec.name: field_of(spec, _HINTS[spec.name]) for spec in fields(SimilarOptions)}
+    _SimilarRequest = create_model("_SimilarRequest", __base__=Timed, **_FIELDS)
 
 
 class PredictRequest(_QueryRequest):
@@ -127,6 +138,17 @@ class BatchRequest(Strict):
     """Many queries in one request."""
 
     queries: list[PredictRequest] = Field(min_length=1, fail_fast=True)
+
+
+class SimilarRequest(_SimilarRequest):
+    """Names to find similar ones of."""
+
+    names: list[str] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="Names of the catalogue. Several are taken together.",
+        examples=[["Copenhagen"]],
+    )
 
 
 class Named(BaseModel):
@@ -172,6 +194,21 @@ class Answers(BaseModel):
     answers: list[Answer]
 
 
+class SimilarNames(BaseModel):
+    """Similar names, the most similar first.
+
+    source: `pairs`, neighbours in training rows, whose score is a cosine; or `network`, if there are no pairs of the
+    names: the answers to a context of them, whose score is the logarithm of a probability. note: a line about names
+    without pairs.
+    """
+
+    model: str
+    names: list[str]
+    neighbours: list[Neighbour]
+    source: Literal["pairs", "network"]
+    note: str | None
+
+
 class Completion(BaseModel):
     name: str
     count: int
@@ -202,6 +239,7 @@ class Card(BaseModel):
     parameters: int
     precision: str
     prior: bool
+    memory: str | None
     separate_targets: bool
     steps: int | None
     trained_seconds: float | None

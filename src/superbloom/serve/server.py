@@ -47,6 +47,7 @@ def serve(
     *,
     precision: str = HeadOptions.precision,
     prior: bool = HeadOptions.prior,
+    network_only: bool = HeadOptions.network_only,
     copy: bool = False,
     report: Path | None = None,
     browser: bool = False,
@@ -66,7 +67,7 @@ def serve(
         model, training, metrics, mapped = load_model(folder, copy=copy)
         if report is not None:
             metrics = metrics | {"test": read_json(report / "metrics.json", MAX_METRICS_BYTES)}
-        predictor = Predictor(model, precision=precision, prior=prior)
+        predictor = Predictor(model, precision=precision, prior=prior, network_only=network_only)
         return Served(predictor, folder.resolve().name, training, metrics, mapped)
 
     app = make_app(load, settings)

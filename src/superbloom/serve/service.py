@@ -128,6 +128,7 @@ class Service:
             "parameters": model.network.num_parameters(),
             "precision": self.predictor.head.precision,
             "prior": self.predictor.prior and self.predictor.model.prior is not None,
+            "memory": None if self.predictor.memory is None else self.predictor.memory.kind,
             "separate_targets": model.vocab is not model.target_vocab,
             "steps": training.get("steps"),
             "trained_seconds": training.get("seconds"),

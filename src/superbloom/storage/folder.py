@@ -37,7 +37,13 @@ REQUIRED_FILES = {
 }
 OPTIONAL_FILES = {
     "corpus": ("targets.arrow",),
-    "model": ("prior.safetensors", "target_bloom.safetensors", "targets.arrow"),
+    "model": (
+        "prior.safetensors",
+        "repetition.safetensors",
+        "memory.safetensors",
+        "target_bloom.safetensors",
+        "targets.arrow",
+    ),
 }
 CARD_FILE = "README.md"  # people edit it, so it has no checksum
 MAX_MANIFEST_BYTES = 2**20  # parsed JSON takes about thirty times its size

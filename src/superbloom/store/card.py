@@ -16,6 +16,7 @@ from typing import Any
 
 from superbloom.config import SIZES, ModelConfig, TrainConfig
 from superbloom.evaluate import cell, markdown
+from superbloom.memory import Memory
 from superbloom.model import Model
 
 BEGIN = "<!-- yours: what stands between these two marks is kept when a model is saved over this folder -->"
@@ -53,9 +54,21 @@ LIMITS = """\
   by how frequent they are. Rare names are sometimes confused. `superbloom inspect` shows which names share a bucket.
 - **Certified** means: no other allowed name of the catalogue has a higher score by this model. It does not mean that
   the answer is true, or that the model is good.
-- **Probabilities** are this model's belief. `superbloom evaluate --out` draws them against what is observed.
+- **Probabilities** are this model's belief. `superbloom evaluate --out` draws them against what is observed."""
+
+# What a reader of the folder can learn about the rows, by what the model remembers (Memory.kind).
+READABLE = {
+    None: """\
 - **Every name of the catalogue, and how often it occurs, can be read from this folder.** The rows it was trained on
-  are not in it."""
+  are not in it.""",
+    "pairs": """\
+- **Every name of the catalogue, how often it occurs, and which names stand near it in training rows can be read from
+  this folder.** The rows themselves are not in it.""",
+    "rows": """\
+- **Training and validation rows can be read from this folder**, and every name of the catalogue with its count. Train
+  with `--remember pairs` or `--remember none` if others must not see the rows.""",
+}
+READABLE["both"] = READABLE["rows"]
 
 CITATION = """\
 ```bibtex
@@ -79,8 +92,9 @@ def card(
         "How to use it": _use(model, name),
         "Sizes": _table(_sizes(model)),
         "Training": _training(training),
+        "Memory": _memory(model.memory),
         "Measured": _measured(metrics, name),
-        "Intended use and limits": LIMITS,
+        "Intended use and limits": f"{LIMITS}\n{READABLE[None if model.memory is None else model.memory.kind]}",
         "Yours to fill in": f"{BEGIN}\n\n{yours}\n\n{END}",
         "Where it comes from": (
             f"Made with superbloom {__version__}, an implementation of the paper below. All of this except the front "
@@ -200,6 +214,21 @@ def _code(text: str) -> str:
     return f"`{text}`" if re.fullmatch(r"[\w.=+-]+", text, re.ASCII) else escaped(text)
 
 
+def _memory(memory: Memory | None) -> str:
+    if memory is None or not memory.weights:
+        return "The model remembers no pairs and no rows. It answers with the network alone."
+    facts = {}
+    if memory.pairs is not None:
+        facts["pairs"] = f"{len(memory.pairs.ids):,}, at most {memory.neighbours:,} for a name"
+    if memory.rows is not None:
+        facts["rows"] = f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all"
+    facts["weights"] = ", ".join(f"{part} {weight:.3f}" for part, weight in memory.weights.items())
+    return (
+        "The model keeps what it counted in training and validation rows. The probability of a name is the weighted "
+        f"mean of what the network and each part of this memory say.\n\n{_table(facts)}"
+    )
+
+
 def _measured(metrics: dict[str, Any], name: str) -> str:
     """The recall table of the test rows, or how to get one. The metrics come from a file, so they may be anything."""
     folder = _word(name, "MODEL")
@@ -207,6 +236,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         figures = metrics["test"]
         ks = list(figures["recall"])
         rows = {"this model": figures["recall"]}
+        rows |= {f"{part} alone": figures[part] for part in ("network", "memory") if part in figures}
         rows |= {"the paper's sum": figures["by sum"]} if "by sum" in figures else {}
         rows |= figures.get("yardsticks", {})
         table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in rows.items()]

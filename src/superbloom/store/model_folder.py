@@ -4,30 +4,27 @@
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
     README.md           the model card (card.py), yours to edit
-A trained model adds prior.safetensors: how often each id occurs in training. A model with a second
-vocabulary adds target_bloom.safetensors and targets.arrow.
+A trained model adds prior.safetensors: how often each id occurs in training, and memory.safetensors: pairs and rows of
+training (memory_file.py). A model with a second vocabulary adds target_bloom.safetensors and targets.arrow.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import reprlib
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from superbloom.config import ModelConfig
 from superbloom.corpus import Vocab
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
-from superbloom.model import Model, Network, Prior
+from superbloom.model import Model, Network, Prior, Repetition
+from superbloom.model.repetition import DISTANCES
 from superbloom.storage import (
     CARD_FILE,
     OPTIONAL_FILES,
@@ -42,14 +39,14 @@ from superbloom.storage import (
     version,
 )
 from superbloom.store.card import card
+from superbloom.store.memory_file import MEMORY_FILE, load_memory, write_memory
+from superbloom.store.tensors import layout_of, load_tensors, write_tensors
 
 # Defaults for folders written before these options existed.
 LEGACY_DEFAULTS = {"spread": False, "inputs": "tokens", "mask_as": "element", "distance": False}
 MAX_METRICS_BYTES = 16 * 2**20
 MAX_HISTORY = 10_000  # validations kept in metrics.json
-MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file: a thousand layers; parsed it takes ten times its size
 MAX_CARD_BYTES = 2**20
-DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # of a model's tensors, by safetensors' names
 
 
 def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
@@ -57,14 +54,18 @@ def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics:
     content = {"model": asdict(model.config), "training": training}
     with new_folder(folder, "model", content) as temporary:
         weights = {name: part.contiguous() for name, part in model.network.state_dict().items()}
-        _write(weights, temporary / "model.safetensors")
-        _write(_tables(model.bloom), temporary / "bloom.safetensors")
+        write_tensors(weights, temporary / "model.safetensors")
+        write_tensors(_tables(model.bloom), temporary / "bloom.safetensors")
         model.vocab.write(temporary / "vocab.arrow")
         if model.target_vocab is not model.vocab:
-            _write(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
+            write_tensors(_tables(model.target_bloom), temporary / "target_bloom.safetensors")
             model.target_vocab.write(temporary / "targets.arrow")
         if model.prior is not None:
-            _write({"counts": model.prior.counts}, temporary / "prior.safetensors")
+            write_tensors({"counts": model.prior.counts}, temporary / "prior.safetensors")
+        if model.repetition is not None:
+            write_tensors({"by_distance": model.repetition.by_distance}, temporary / "repetition.safetensors")
+        if model.memory is not None:
+            write_memory(model.memory, temporary / MEMORY_FILE)
         (temporary / "metrics.json").write_text(json.dumps(_thinned(metrics), indent=2) + "\n")
         name = Path(folder).resolve().name
         text = card(model, training, metrics, name=name, before=_card_of(Path(folder)))
@@ -130,8 +131,12 @@ def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped) -> Model
     bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special, mapped)
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
     prior = _load_prior(folder / "prior.safetensors", manifest, config, mapped)
+    repetition = _load_repetition(folder / "repetition.safetensors", manifest, mapped)
     if config.num_target_ids is None:
-        return Model(network, bloom, vocab, bloom, vocab, prior)
+        memory = None
+        if _is_listed(folder / MEMORY_FILE, manifest):
+            memory = load_memory(folder / MEMORY_FILE, config.num_ids, mapped)
+        return Model(network, bloom, vocab, bloom, vocab, prior, repetition, memory)
     for name in ("targets.arrow", "target_bloom.safetensors"):
         if name not in manifest["files"]:
             raise InputError(f"{folder / 'config.json'} lists no {name}, but its model needs it; save it again")
@@ -164,7 +169,7 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
 
 def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
     """A network with the weights of a file. Every name and shape must match the config."""
-    found = _tensors(path)
+    found = layout_of(path)
     # subtle: build one layer and count tensors first, so that an absurd config cannot make us build thousands
     expected = _layout(path, replace(config, layers=1))
     layer = {name for name in expected if name.startswith("layers.0.")}
@@ -179,7 +184,7 @@ def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
         raise InputError(f"{path}: {name!r:.80} {kind} does not fit the model of config.json; save it again")
     with torch.device("meta"):
         network = Network(config)
-    network.load_state_dict(_load_tensors(path, mapped), assign=True)
+    network.load_state_dict(load_tensors(path, mapped), assign=True)
     network.eval()
     return network
 
@@ -194,10 +199,10 @@ def _layout(path: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
 
 
 def _load_bloom(path: Path, alpha: int, num_special: int, mapped: Mapped) -> BloomHash:
-    found = {name: (kind, len(shape)) for name, (kind, *shape) in _tensors(path).items()}
+    found = {name: (kind, len(shape)) for name, (kind, *shape) in layout_of(path).items()}
     if found != {"order": ("I32", 2), "starts": ("I64", 2), "table": ("I32", 2)}:
         raise InputError(f"{path} holds {found!s:.200}; order (I32), starts (I64) and table (I32) are expected")
-    tables = _load_tensors(path, mapped)
+    tables = load_tensors(path, mapped)
     bloom = BloomHash(tables["table"], tables["order"], tables["starts"], alpha, num_special)
     try:
         bloom.verify()
@@ -208,18 +213,36 @@ def _load_bloom(path: Path, alpha: int, num_special: int, mapped: Mapped) -> Blo
 
 def _load_prior(path: Path, manifest: dict[str, Any], config: ModelConfig, mapped: Mapped) -> Prior | None:
     """The prior of the ids that are predicted; None in older folders and untrained models."""
-    if path.name not in manifest["files"]:
-        if path.exists():
-            raise InputError(f"{path} is not listed in config.json; save the model again")
+    if not _is_listed(path, manifest):
         return None
     expected = {"counts": ("I32", str(config.num_target_ids or config.num_ids))}
-    held = {name: shape for name, shape in _tensors(path).items() if name != "scale"}  # older folders have a scale
+    held = {name: shape for name, shape in layout_of(path).items() if name != "scale"}  # older folders have a scale
     if held != expected:
         raise InputError(f"{path} holds {held!s:.200}; {expected} is expected: save the model again")
-    counts = _load_tensors(path, mapped)["counts"]
+    counts = load_tensors(path, mapped)["counts"]
     if int(counts.min()) < -1:
         raise InputError(f"{path}: counts below −1: save the model again")
     return Prior(counts)
+
+
+def _load_repetition(path: Path, manifest: dict[str, Any], mapped: Mapped) -> Repetition | None:
+    """What the context says about its own buckets; None in older folders and in models without it."""
+    if not _is_listed(path, manifest):
+        return None
+    held, most = layout_of(path), 1 + len(DISTANCES)
+    if held not in [{"by_distance": ("F32", str(count))} for count in (1, most)]:
+        raise InputError(f"{path} holds {held!s:.200}; by_distance (F32, 1 or {most}) is expected")
+    numbers = load_tensors(path, mapped)["by_distance"]
+    if not bool(numbers.isfinite().all()):
+        raise InputError(f"{path}: a number is not finite; save the model again")
+    return Repetition(numbers)
+
+
+def _is_listed(path: Path, manifest: dict[str, Any]) -> bool:
+    """Whether a file that a model may lack belongs to it; InputError if it is there, but not listed."""
+    if path.name not in manifest["files"] and path.exists():
+        raise InputError(f"{path} is not listed in config.json; save the model again")
+    return path.name in manifest["files"]
 
 
 def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, num_ids: int, num_buckets: int) -> None:
@@ -233,50 +256,6 @@ def _agree(folder: Path, config: ModelConfig, bloom: BloomHash, vocab: Vocab, nu
 
 def _open_vocab(path: Path, mapped: Mapped) -> Vocab:
     return Vocab.open(path, copy=not mapped.takes(path))
-
-
-def _load_tensors(path: Path, mapped: Mapped) -> dict[str, Tensor]:
-    """The tensors of a file that `_tensors` has checked, memory-mapped or read into memory.
-
-    subtle: in memory they are laid out as in the map, in one aligned block. So a model gives the same scores, to the
-    bit, either way and each time it is loaded. Scores with safetensors' own reader depend on where it puts each one.
-    """
-    if mapped.takes(path):
-        return load_file(path)
-    with path.open("rb") as stream:
-        content = torch.empty(os.fstat(stream.fileno()).st_size, dtype=torch.uint8).numpy()
-        stream.readinto(content.data)
-    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    header = json.loads(content[8:start].tobytes())
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, part in header.items():
-        begin, end = part["data_offsets"]
-        values = content[start + begin : start + end].view(DTYPES[part["dtype"]])
-        tensors[name] = torch.from_numpy(values).view(part["shape"])
-    return tensors
-
-
-def _tensors(path: Path) -> dict[str, tuple[str, ...]]:
-    """Type and shape of every tensor in a file, as text: ("F32", "20", "16")."""
-    try:
-        with path.open("rb") as stream:
-            header = int.from_bytes(stream.read(8), "little")
-        if header > MAX_HEADER_BYTES:
-            raise SafetensorError(f"its header has {header:,} bytes; up to {MAX_HEADER_BYTES:,} are read")
-        with safe_open(path, framework="pt") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {name: (part.get_dtype(), *map(str, part.get_shape())) for name, part in parts.items()}
-    except (SafetensorError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is not a sound safetensors file ({reason!r}); copy it again") from None
-
-
-def _write(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # for example a full disk
-        raise OSError(f"{path.name} cannot be written: {error}") from None
 
 
 def _tables(bloom: BloomHash) -> dict[str, Tensor]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 from torch import Tensor
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.evaluate import KS, HeldOut, ranks
+from superbloom.evaluate import KS, HeldOut, memory_probabilities, network_probabilities, ranks
+from superbloom.memory import Memory
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.runtime import is_main_process
@@ -41,12 +44,13 @@ class TrainingCallback(L.Callback):
         model: Model,
         corpus: Corpus,
         config: TrainConfig,
+        memory: Memory | None,
         run: Path | None,
         stop: Stop,
         progress: TrainingProgress,
         seconds: float = 0.0,
     ) -> None:
-        self.predictor = Predictor(replace(model, prior=Prior.of_corpus(corpus)))
+        self.predictor = Predictor(replace(model, prior=Prior.of_corpus(corpus), memory=memory))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Tensor] = {}  # weights with the highest validation recall, the last of equal ones
@@ -57,6 +61,32 @@ class TrainingCallback(L.Callback):
         self.run_log: Log | None = None  # not `log`: Lightning sets that attribute on every callback
         split = "valid" if len(corpus.rows("valid")) else None
         self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, draws=config.valid_rows)
+
+    @cached_property
+    def remembered(self) -> np.ndarray:
+        """The probability that each part of the memory gives to each hidden element; training does not change it."""
+        memory, bloom = self.predictor.model.memory, self.predictor.model.target_bloom
+        assert memory is not None
+        assert isinstance(self.held_out, HeldOut)
+        return memory_probabilities(memory, self.held_out, bloom.num_ids, self.predictor.chunk)
+
+    def _recall(self) -> dict[str, float]:
+        """Validation recall of the answers that the model gives now: the memory is weighed anew."""
+        assert isinstance(self.held_out, HeldOut)
+        memory = self.predictor.model.memory
+        if memory is not None:
+            memory = memory.weighed(network_probabilities(self.predictor, self.held_out), self.remembered)
+            self.predictor.model = replace(self.predictor.model, memory=memory)
+        rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
+        return {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
+
+    def report_memory(self, seconds: float) -> None:
+        """Print what the memory knows before the network has learned anything. seconds: the time that counting took."""
+        memory = self.predictor.model.memory
+        if memory is not None and self.held_out:
+            what = "pairs and rows" if memory.kind == "both" else memory.kind
+            found = f"validation rec@10 {self._recall()['recall_at_10']:.3f}"
+            self.progress.print_line(f"counted {what} in {seconds:.1f} s: {found}; training …")
 
     def on_train_start(self, trainer: L.Trainer, training: Any) -> None:
         self.stop.listen()
@@ -103,8 +133,7 @@ class TrainingCallback(L.Callback):
             with training.optimizer.averaged():
                 training.gather_sharded_weights()
                 if is_main_process():
-                    rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
-                    recall = {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
+                    recall = self._recall()
                     highest = max((earlier["recall_at_10"] for earlier in self.history), default=-1.0)
                     better, best = recall["recall_at_10"] > highest, recall["recall_at_10"] >= highest
                     self.history.append({"step": step, "seconds": round(self.seconds, 1), **recall})

@@ -23,6 +23,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
+from superbloom.memory import remember
 from superbloom.model import Model, check_vocabulary
 from superbloom.runtime import is_main_process
 from superbloom.training.callback import TrainingCallback, patience_exhausted
@@ -48,7 +49,7 @@ def fit(
     quiet: bool = False,
     initialised: bool = False,
 ) -> dict[str, Any]:
-    """Train a model in place. Returns steps, seconds, validation history, step of the weights, and if interrupted.
+    """Train a model in place. Returns steps, seconds, history, step of the weights, and if interrupted.
 
     Training starts from config.warm_start, or from the weights as they are if they are initialised. The model ends with
     the running average of the weights if config.average is set, and with the best validated ones if config.patience is.
@@ -80,13 +81,17 @@ def fit(
             if config.warm_start:
                 with room_for("counting co-occurrences", "train with --no-warm-start"):
                     initialise_from_cooccurrence(model, corpus)
-        seconds = time.monotonic() - started
-        callback = TrainingCallback(model, corpus, config, path, stop, progress, seconds)
+        counting = time.monotonic()
+        memory = remember(corpus, config.remember, neighbours=config.neighbours) if is_main_process() else None
+        counted = time.monotonic()
+        seconds = counted - started
+        callback = TrainingCallback(model, corpus, config, memory, path, stop, progress, seconds)
         trainer = _trainer(config, callback, last_step, path, place)
         if run is not None:
             run.begin(resume)  # from here on nothing is refused
         try:
             with progress:
+                callback.report_memory(counted - counting)
                 model.network.train()  # Lightning keeps the mode it finds
                 trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
             training.optimizer.exchange()

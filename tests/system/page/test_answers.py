@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -12,6 +13,7 @@ from playwright.sync_api import Route, expect
 from superbloom import Superbloom
 from tests.support.page import (
     CHROMIUM,
+    FAST,
     LINES,
     ONE,
     SMALL,
@@ -20,6 +22,7 @@ from tests.support.page import (
     Visitor,
     answers,
     asked,
+    focused,
     has_chips,
     keep,
     percent,
@@ -108,7 +111,7 @@ def test_the_parts_of_an_answer_make_its_probability(visitor, address):
     (mask,) = asked(address, "v1/predict", {"context": [ONE, TWO], "k": 5, "explain": True})["masks"]
     why, answer = mask["why"][1], mask["predictions"][1]
     panel = page.locator(f"#{row.get_attribute('aria-controls')}")
-    *rows, total = (one.locator("td").all_text_contents() for one in panel.locator(".parts tbody tr").all())
+    *rows, mean, network = (one.locator("td").all_text_contents() for one in panel.locator(".parts tbody tr").all())
     products = []
     for (bucket, share, product), token in zip(rows, why["tokens"], strict=True):
         assert percent(bucket) == pytest.approx(math.exp(token["log_prob"]), rel=0.01)
@@ -116,9 +119,25 @@ def test_the_parts_of_an_answer_make_its_probability(visitor, address):
         products.append(percent(product))
         assert products[-1] == pytest.approx(percent(bucket) * percent(share), rel=0.02)
         expect(panel.locator(".parts")).to_contain_text(f"bucket {token['bucket']}, number {token['rank']} of ")
-    assert total[:2] == ["", ""]
-    assert percent(total[2]) == pytest.approx(sum(products) / len(products), rel=0.02)
-    assert percent(total[2]) == pytest.approx(answer["probability"], rel=0.01)
+    assert mean[:2] == network[:2] == ["", ""]
+    assert percent(mean[2]) == pytest.approx(sum(products) / len(products), rel=0.02)
+    assert percent(network[2]) == pytest.approx(why["parts"]["network"], rel=0.01)
+    weight = percent(re.search(rf"× ({PERCENT}), its weight", panel.locator(".parts").text_content())[1])
+    assert weight * percent(mean[2]) == pytest.approx(percent(network[2]), rel=0.02)
+
+    added = sorted((value for value in why["parts"].values() if value > 0), reverse=True)
+    assert len(added) > 2
+    shares = [percent(text) for text in panel.locator(".contributions .number").all_text_contents()]
+    assert shares == pytest.approx([value / answer["probability"] for value in added], rel=0.05, abs=1e-5)
+    assert sum(shares) == pytest.approx(1, abs=0.01)
+    expect(panel.locator(".contributions .own")).to_have_text(re.compile("^the network"))
+    beside = sorted(why["beside"], key=lambda pair: -pair["share"])
+    assert [pair["name"] for pair in beside] in ([ONE, TWO], [TWO, ONE])
+    assert panel.locator(".beside .name").all_text_contents() == [pair["name"] for pair in beside]
+    shares = [percent(text) for text in panel.locator(".beside .number").all_text_contents()]
+    assert shares == pytest.approx([pair["share"] for pair in beside], rel=0.05)
+    said = [text.endswith("mostly follows it") for text in panel.locator(".beside li").all_text_contents()]
+    assert said == [pair["follows"] >= 0.6 for pair in beside]
     expect(panel).to_contain_text("how frequent a name is among its bucket mates")
     expect(panel).to_contain_text(f"{why['prior']:+.2f} for this name".replace("-", "−"))
 
@@ -145,8 +164,16 @@ def test_the_parts_of_an_answer_make_its_probability(visitor, address):
     expect(panel).to_be_hidden()
 
 
+@pytest.fixture(scope="module")
+def forgetful(corpus) -> Iterator[str]:
+    """The address of a model that remembers nothing."""
+    with serving(Superbloom(alpha=4, **SMALL).fit(corpus, steps=150, remember="none", **FAST)) as url:
+        yield url
+
+
 @pytest.mark.parametrize("beam", [1, 12])
-def test_the_certificate_is_drawn(visitor, address, beam):
+def test_the_certificate_is_drawn(visitor, forgetful, beam):
+    address = forgetful
     page = visitor.open(address, ("c", ONE), ("c", TWO), ("k", 5), ("beam", beam))
     answers(page)
     query = {"context": [ONE, TWO], "k": 5, "beam": beam, "exact": False, "explain": True}
@@ -180,11 +207,42 @@ def test_the_certificate_is_drawn(visitor, address, beam):
     *added, total = (percent(text) for text in re.findall(PERCENT, walk.get_attribute("aria-valuetext")))
     assert added == pytest.approx(best["values"], rel=0.01)
     assert total == pytest.approx(sum(best["values"]), rel=0.01)
+    expect(page.locator(".certificate")).not_to_contain_text("memory")
     expect(page.locator(".plane .ring")).to_have_count(1)
     expect(page.locator(".said")).to_contain_text(best["name"])
     page.get_by_text("The picture in numbers").click()
     expect(page.locator(".certificate table")).to_contain_text(mask["predictions"][0]["name"])
     keep(page, "certified" if mask["certified"] else "not-certified")
+
+
+def test_the_certificate_counts_what_the_memory_adds(visitor, address):
+    page = visitor.open(address, ("c", ONE), ("c", TWO), ("k", 5), ("beam", 1))
+    answers(page)
+    query = {"context": [ONE, TWO], "k": 5, "beam": 1, "exact": False, "explain": True}
+    (mask,) = asked(address, "v1/predict", query)["masks"]
+    proof = mask["certificate"]
+    assert mask["certified"]
+    assert proof["kth"] > proof["bound"]
+    sentence = page.locator(".proof").text_content()
+    assert "an id in no opened bucket that the memory does not bring has at most" in sentence
+    bound, kth = (percent(text) for text in re.findall(PERCENT, sentence))
+    assert (bound, kth) == pytest.approx((proof["bound"], proof["kth"]), rel=0.01)
+    expect(page.locator(".certificate")).to_contain_text("The memory adds the rest of a probability")
+    unseen = sum(not (point["opened"] or point["memory"] > 0) for point in proof["points"])
+    expect(page.locator(".dot-unseen")).to_have_count(unseen)
+    walk = page.get_by_label("Walk through the points, best first")
+    walk.press("ArrowRight")
+    best = sorted(proof["points"], key=lambda point: -sum(point["values"]) - point["memory"])[1]
+    assert best["memory"] > 0
+    assert best["name"] in walk.get_attribute("aria-valuetext")
+    *added, total = (percent(text) for text in re.findall(PERCENT, walk.get_attribute("aria-valuetext")))
+    assert added == pytest.approx([*best["values"], best["memory"]], rel=0.01)
+    assert total == pytest.approx(sum(best["values"]) + best["memory"], rel=0.01)
+    page.get_by_text("The picture in numbers").click()
+    expect(page.locator(".certificate thead th")).to_have_text(
+        ["Answer", "Hash 1 adds", "Hash 2 adds", "Memory adds", "Probability"]
+    )
+    keep(page, "certified-with-memory")
 
 
 def test_the_certificate_says_when_every_id_was_scored(visitor, address):
@@ -199,7 +257,7 @@ def test_the_certificate_says_when_every_id_was_scored(visitor, address):
 @pytest.mark.parametrize("hashes", [1, 3])
 def test_the_certificate_of_other_numbers_of_hashes(visitor, corpus, hashes):
     options = SMALL | {"num_hashes": hashes, "alpha": 1 if hashes == 1 else 4}
-    with serving(Superbloom(**options).fit(corpus, steps=2, quiet=True)) as address:
+    with serving(Superbloom(**options).fit(corpus, steps=2, quiet=True, remember="none")) as address:
         page = visitor.open(address, ("c", ONE), ("k", 3), ("beam", 4))
         answers(page)
         expect(page.locator(".plane .dot-answer")).to_have_count(3)
@@ -224,6 +282,62 @@ def test_a_model_that_ranks_by_the_sum_says_so(visitor, corpus):
         expect(page.locator(".certificate")).to_contain_text("ranks by the sum of the log-probabilities")
         expect(page.locator(".plane")).to_have_count(0)
         expect(page.locator(".why .parts")).to_be_visible()
+
+
+def test_without_a_memory_the_hashes_are_the_whole_probability(visitor, corpus):
+    with serving(Superbloom(alpha=4, **SMALL).fit(corpus, steps=2, quiet=True, remember="none")) as address:
+        page = visitor.open(address, ("c", ONE), ("k", 3), ("beam", 4))
+        answers(page)
+        page.locator(".answer").first.click()
+        expect(page.locator(".why .parts .total th")).to_have_text(["Mean: the probability"])
+        expect(page.locator(".contributions, .beside")).to_have_count(0)
+        expect(page.locator(".certificate")).not_to_contain_text("memory")
+        page.get_by_text("Names similar to the context").click()
+        expect(page.locator(".similar").first).to_contain_text(
+            "This model remembers no pairs; these are the model's answers"
+        )
+
+
+def test_similar_names_are_found_and_added_from_the_keyboard(visitor, address, model):
+    page = visitor.open(address, ("c", ONE), ("k", 5))
+    answers(page)
+    opener = page.get_by_text("Names similar to the context")
+    opener.focus()
+    page.keyboard.press("Enter")
+    context = page.locator("#query .similar")
+    expected = [one.name for one in model.similar([ONE], k=10).neighbours]
+    expect(context.locator(".name")).to_have_text(expected)
+    expect(page.locator("#live")).to_have_text(re.compile(r"^\d+ similar names\.$"))
+    expect(context).to_contain_text("Names that stood near in training rows")
+    page.keyboard.press("Tab")
+    assert focused(page) == expected[0]
+    page.keyboard.press("Enter")
+    has_chips(page, ONE, expected[0])
+    assert focused(page) == "name"
+    together = [one.name for one in model.similar([ONE, expected[0]], k=10).neighbours]
+    expect(context.locator(".name")).to_have_text(together)  # it stays open
+
+    answers(page)
+    page.locator(".answer").first.click()
+    name = page.locator(".answer .name").first.text_content()
+    panel = page.locator(".why .similar")
+    expect(panel.locator("summary")).to_have_text(f"Names similar to {name}")
+    panel.locator("summary").click()
+    near = [one.name for one in model.similar([name], k=10).neighbours]
+    expect(panel.locator("li .name")).to_have_text(near)
+    keep(page, "similar")
+    panel.get_by_role("button", name=f"Add \u2068{near[-1]}\u2069 to the context").click()
+    has_chips(page, ONE, expected[0], near[-1])
+
+
+def test_a_failed_search_for_similar_names_is_told_in_its_place(visitor, address):
+    visitor.expected = ("422",)
+    page = visitor.open(address, ("c", ONE), ("k", 5))
+    answers(page)
+    refused = {"status": 422, "json": {"error": "'x' is not among the 196 names"}}
+    page.route("**/v1/similar", lambda route: route.fulfill(**refused))
+    page.get_by_text("Names similar to the context").click()
+    expect(page.locator("#query .similar .warn")).to_have_text("'x' is not among the 196 names")
 
 
 def test_the_report(visitor, address, corpus):

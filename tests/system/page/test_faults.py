@@ -137,7 +137,11 @@ def test_accessible_in_light_and_dark(browser, address, scheme, check):
     answers(page)
     page.locator(".answer").first.click()
     page.get_by_text("The picture in numbers").click()
+    for opener in page.locator(".similar summary").all():
+        opener.click()
+    expect(page.locator(".similar ol")).to_have_count(2)
     look("answers")
+    page.get_by_role("combobox", name="Answers").select_option("50")  # more than the memory brings
     page.get_by_label("one round of").check()
     page.get_by_label("buckets a hash in one round").fill("1")
     page.keyboard.press("Enter")

@@ -6,9 +6,9 @@ import { whyOf } from "./why.js";
 
 export class Answers {
   // add: null where answers may not be added to the context;  text: whether the context was one;
-  // prior: whether the model weighs in how frequent names are.
-  constructor(node, { open, add, point, text, prior }) {
-    Object.assign(this, { node, open, add, point, text, prior });
+  // prior: whether the model weighs in how frequent names are;  similar(name): an element, or null.
+  constructor(node, { open, add, point, text, prior, similar }) {
+    Object.assign(this, { node, open, add, point, text, prior, similar });
     this.rows = [];
   }
 
@@ -107,7 +107,8 @@ export class Answers {
         el("span", { vars: { width: `${(100 * probability) / most}%` } }),
       ),
     );
-    this.rows.push({ mask: i, name, button, panel, fill: () => whyOf(prediction, mask.why?.[rank], mask, this.prior) });
+    const fill = () => whyOf(prediction, mask.why?.[rank], mask, this.prior, this.similar(name));
+    this.rows.push({ mask: i, name, button, panel, fill });
     return el(
       "li",
       {},

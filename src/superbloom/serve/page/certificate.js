@@ -18,6 +18,12 @@ export function meaningOf({ certified, certificate }) {
     : `Not certified: another name may have a higher ${what} under this model.`;
 }
 
+// What all hashes and the memory add: the probability of a point.
+const total = ({ values, memory }) => sum(values) + memory;
+
+// Whether a memory adds to some of the points. The search looks at these names in whatever bucket they are.
+const remembers = ({ points }) => points.some(({ memory }) => memory > 0);
+
 const allScored = ({ edges }) => !edges || edges.some((edge) => edge === null);
 
 // Whether what was opened proves the answers; with every id scored they are proven even if it does not.
@@ -43,10 +49,11 @@ export function proofOf(mask) {
     return `${few}; any id in the unopened corner could still be one.`;
   }
   const [most, last] = apart(bound, kth);
-  const rest = `an id in no opened bucket has at most ${most}, the last answer has ${last}`;
+  const other = `an id in no opened bucket${remembers(certificate) ? " that the memory does not bring" : ""}`;
+  const rest = `${other} has at most ${most}, the last answer has ${last}`;
   if (all) return `All ${ids} ids were scored, but ${buckets} are proof enough: ${rest}.`;
   if (certified) return `${looked}; ${rest}, so none is missing.`;
-  return `${looked}; an id in no opened bucket may have up to ${most}, more than the last answer's ${last}.`;
+  return `${looked}; ${other} may have up to ${most}, more than the last answer's ${last}.`;
 }
 
 // The pair of hashes that is drawn. With more than two, the others count with their edges: what an id in no opened
@@ -100,7 +107,7 @@ export class Certificate {
     const hashes = certificate.opened.length;
     this.pair ??= hashes === 1 ? [0] : [0, 1];
     // Best first, so that the slider walks down from the best answer.
-    this.points = certificate.points.toSorted((a, b) => sum(b.values) - sum(a.values));
+    this.points = certificate.points.toSorted((a, b) => total(b) - total(a));
     const once = Math.min(FIRST_BEAM, certificate.num_buckets);
     this.said = el("output", { class: "said small", for: "walk" }, this.hint());
     this.walk = el("input", {
@@ -146,6 +153,14 @@ export class Certificate {
               { type: "button", class: "link", onclick: () => this.tryBeam(once) },
               `See what ${once} buckets per hash would prove`,
             ),
+          ),
+        remembers(certificate) &&
+          el(
+            "p",
+            { class: "small soft" },
+            "The axes show what the network adds, with its weight. The memory adds the rest of a probability, so answers ",
+            "may lie below the line. The names that the memory brings are compared one by one; the corner is about all ",
+            "others.",
           ),
         this.numbers(mask),
       ].filter(Boolean),
@@ -219,11 +234,13 @@ export class Certificate {
   }
 
   describe(i) {
-    const { name, values, ...point } = this.points[i];
-    const what = { answer: "an answer", out: "left out", seen: "opened", unseen: "not opened" }[kindOf(point)];
-    const terms = values.map((value) => precise(value)).join(" + ");
-    const total = values.length > 1 ? `${terms} = ${precise(sum(values))}` : terms;
-    return `${spoken(name)}: ${total}, ${what}`;
+    const { name, values, memory, opened } = this.points[i];
+    const seen = opened ? "opened" : "brought by the memory";
+    const what = { answer: "an answer", out: "left out", seen, unseen: "not opened" }[kindOf(this.points[i])];
+    const terms = values.map((value) => precise(value));
+    if (memory > 0) terms.push(`${precise(memory)} of the memory`);
+    const made = terms.join(" + ");
+    return `${spoken(name)}: ${terms.length > 1 ? `${made} = ${precise(total(this.points[i]))}` : made}, ${what}`;
   }
 
   mark(i) {
@@ -245,6 +262,8 @@ export class Certificate {
     const key = (kind, text) => el("li", {}, el("span", { class: `key key-${kind}`, "aria-hidden": "true" }), text);
     const open = allScored(certificate);
     const many = certificate.opened.length > 2;
+    const plain = many ? "enough to get in" : "as probable as the last answer";
+    const level = remembers(certificate) ? "enough without the memory" : plain;
     return el(
       "ul",
       { class: "legend small soft", role: "list" },
@@ -252,9 +271,7 @@ export class Certificate {
       key("seen", open ? "scored" : "opened"),
       !open && key("unseen", "not opened"),
       certificate.points.some((point) => point.excluded) && key("out", "left out"),
-      certificate.kth !== null &&
-        !(open && many) &&
-        key("level", many ? "enough to get in" : "as probable as the last answer"),
+      certificate.kth !== null && !(open && many) && key("level", level),
       !open && key("closed", "unopened corner"),
     );
   }
@@ -263,6 +280,7 @@ export class Certificate {
   numbers({ certificate, predictions }) {
     const { edges, opened, kth, bound, num_buckets: buckets } = certificate;
     const open = allScored(certificate);
+    const memory = remembers(certificate);
     const openedText = (many, j) =>
       open
         ? `all ${count(buckets)} buckets opened`
@@ -278,9 +296,12 @@ export class Certificate {
         [`The last of ${count(predictions.length)} answers has`, kth === null ? "anything gets in" : precise(kth)],
       ]),
       tableOf(
-        "What each hash adds to the probabilities of the answers",
-        ["Answer", ...opened.map((_, j) => `Hash ${j + 1} adds`), "Probability"],
-        answers.map(({ name, values }) => [nameOf(name), ...[...values, sum(values)].map((value) => precise(value))]),
+        "What is added to the probabilities of the answers",
+        ["Answer", ...opened.map((_, j) => `Hash ${j + 1} adds`), ...(memory ? ["Memory adds"] : []), "Probability"],
+        answers.map((point) => {
+          const terms = [...point.values, ...(memory ? [point.memory] : []), total(point)];
+          return [nameOf(point.name), ...terms.map((value) => precise(value))];
+        }),
       ),
     );
   }

@@ -10,10 +10,12 @@ import { Chips } from "./chips.js";
 import { MASK, count, el, nameOf, shown } from "./dom.js";
 import { Options, takesAnswers } from "./options.js";
 import { reportOf } from "./report.js";
+import { similarOf } from "./similar.js";
 import { Store } from "./state.js";
 import { initTabs, showTab } from "./tabs.js";
 
 const LONGEST_PREFIX = 200; // the server takes no more
+const MOST_SIMILAR = 10;
 const $ = (id) => document.getElementById(id);
 const say = (line) => {
   $("live").textContent = line;
@@ -88,6 +90,7 @@ class Page {
       add: takesAnswers(model) ? (name) => this.chips.add(name) : null,
       text: this.text,
       prior: model.prior,
+      similar: (name) => this.similar([name], ["Names similar to ", nameOf(name)]),
       point: (mask, name) => this.certificate.point(mask, name),
     });
     this.certificate = new Certificate($("certificate"), {
@@ -103,7 +106,8 @@ class Page {
       fail: (error) => this.failed(error, (name, given) => this.replace(given, name)),
       wait: (line) => notice(line),
     });
-    $("query").replaceChildren(this.query.node, this.examples());
+    this.near = el("div"); // names similar to the context
+    $("query").replaceChildren(this.query.node, this.near, this.examples());
     $("options").replaceChildren(this.options.node);
     const tokens = count(model.num_hashes * model.num_buckets);
     const what = `${count(model.num_ids)} ${this.text ? "entries" : "names"}`;
@@ -122,6 +126,7 @@ class Page {
     this.tried.hidden = !isEmpty(state, this.model) || !this.model.examples.length;
     const names = this.text ? state.text : state.context.map((name) => (name === null ? MASK : shown(name))).join(", ");
     document.title = names ? `${[...names].slice(0, 60).join("")} · Superbloom` : "Superbloom";
+    this.showSimilar(state.context);
     if (asked !== this.asked) {
       this.asked = asked;
       message();
@@ -130,6 +135,33 @@ class Page {
     } else if (this.last) this.answers.setOpen(state.why);
     if (state.tab === "report") this.showReport();
     if (state.tab === "api") this.showApi();
+  }
+
+  // What opens to names that are similar to some names; null where answers may not stand in the context.
+  similar(names, label) {
+    if (!takesAnswers(this.model)) return null;
+    const { limits } = this.model;
+    const body = { names, k: Math.min(MOST_SIMILAR, limits.k) };
+    return similarOf(label, {
+      find: () => call("v1/similar", { body, onWait: notice }),
+      add: (name) => {
+        this.chips.add(name);
+        this.chips.input.focus();
+      },
+      fail: handled,
+      say,
+    });
+  }
+
+  // It stays open while the context changes.
+  showSimilar(context) {
+    const names = [...new Set(context.filter((name) => name !== null))];
+    if (JSON.stringify(names) === JSON.stringify(this.nearTo)) return;
+    this.nearTo = names;
+    const wasOpen = this.near.querySelector("details")?.open ?? false;
+    const similar = names.length ? this.similar(names, "Names similar to the context") : null;
+    if (similar) similar.open = wasOpen;
+    this.near.replaceChildren(...(similar ? [similar] : []));
   }
 
   clear() {

@@ -1,6 +1,7 @@
 // Figure 2 of the paper in SVG: ids in the plane of what two hashes add to their probabilities. Tinted is what was
 // opened, hatched the corner that was not. The line x + y = p holds all ids as probable as the last answer; it is bent,
-// because the axes are logarithmic: most probabilities are too small for any other picture. With one hash, a strip.
+// because the axes are logarithmic: most probabilities are too small for any other picture. With one hash, a strip. What
+// a memory adds is on no axis: its names are compared one by one, and the corner is about all other ids.
 
 import { number, precise, shown, svg } from "./dom.js";
 
@@ -54,12 +55,13 @@ function logTicks(low, high, wanted) {
   return inside.map((value) => ({ value, text: precise(value, 1) }));
 }
 
-export const kindOf = ({ answer, opened, excluded }) =>
-  answer ? "answer" : excluded ? "out" : opened ? "seen" : "unseen";
+// A name that the memory brings is looked at, even if none of its buckets was opened.
+export const kindOf = ({ answer, opened, excluded, memory }) =>
+  answer ? "answer" : excluded ? "out" : opened || memory > 0 ? "seen" : "unseen";
 
 export class Plane {
-  // All values are probabilities. points: {name, x, y, opened, answer, excluded}, no y with one hash;  edges: [x, y],
-  // null if all was opened;  line: what x + y (or x) has to be to get in, null if anything does;
+  // All values are probabilities. points: {name, x, y, memory, opened, answer, excluded}, no y with one hash;
+  // edges: [x, y], null if all was opened;  line: what x + y (or x) has to be to get in, null if anything does;
   // enough: whether the edges are a proof.
   constructor({ points, edges, line, enough, bound, labels, title }, width) {
     Object.assign(this, { points, edges, line, enough, bound, labels });

@@ -1,17 +1,33 @@
-// Why an answer is one: what its probability is made of, who shares its buckets, and which of the context it needs.
+// Why an answer is one: what its probability is made of, what it stood beside in training, who shares its buckets, and
+// which of the context it needs.
 
-import { count, el, nameOf, plural, precise, signed, tableOf } from "./dom.js";
+import { count, el, nameOf, percent, plural, precise, signed, tableOf } from "./dom.js";
 
 const STRONGEST = 12; // of the context are shown; the others on demand
 
-// prior: whether the model weighs in how frequent names are.
-export function whyOf({ name, probability }, why, mask, prior) {
+// What the parts of the memory are, by their names in the answer of the server (memory/parts.py).
+const PARTS = {
+  network: "the network",
+  pairs: "stood near names of the context",
+  agreement: "stood near several of them",
+  rows: "is in similar rows",
+  places: "is at this place in similar rows",
+  repeats: "repeats the context",
+  "row repeats": "similar rows repeat it as well",
+};
+
+// prior: whether the model weighs in how frequent names are;  similar: an element to end with, or null.
+export function whyOf({ name, probability }, why, mask, prior, similar) {
   if (!why) return el("p", { class: "soft" }, "The server did not explain this answer.");
+  const remembers = Object.keys(why.parts).length > 1;
   return el(
     "div",
     {},
     el("h3", {}, "Where the probability comes from"),
-    partsOf(probability, why, mask.certificate?.num_buckets),
+    remembers && contributionsOf(probability, why.parts),
+    why.beside.length > 0 && [el("h3", {}, "Beside names of the context in training rows"), besideOf(why.beside)],
+    remembers && el("h3", {}, "What the network says"),
+    hashesOf(probability, why, mask.certificate?.num_buckets, remembers),
     el("h3", {}, "Who shares its buckets"),
     el("p", { class: "soft small" }, sharingOf(why, prior)),
     el(
@@ -21,11 +37,64 @@ export function whyOf({ name, probability }, why, mask, prior) {
     ),
     el("h3", {}, "What it depends on"),
     dependenceOf(why.depends_on),
+    similar,
   );
 }
 
-// A hash gives its bucket a probability, and the name gets a share of it. The mean over the hashes is the answer's.
-function partsOf(probability, { tokens }, buckets) {
+const barOf = (part) =>
+  el("span", { class: "bar", "aria-hidden": "true" }, el("span", { vars: { width: `${100 * Math.min(1, part)}%` } }));
+
+// What the network and each part of the memory add, the largest first, as shares of the probability.
+function contributionsOf(probability, parts) {
+  const added = Object.entries(parts).filter(([, value]) => value > 0);
+  added.sort(([, a], [, b]) => b - a);
+  return el(
+    "ul",
+    { class: "shares contributions", role: "list" },
+    added.map(([part, value]) =>
+      el(
+        "li",
+        { class: part === "network" ? "own" : null },
+        el("span", {}, PARTS[part] ?? part),
+        el("span", { class: "number" }, percent(value / probability)),
+        barOf(value / probability),
+      ),
+    ),
+  );
+}
+
+const DIRECTIONS = [
+  [0.6, "mostly follows it"],
+  [0.4, "before and after it"],
+  [0, "mostly precedes it"],
+];
+
+// The elements of the context that the answer is a neighbour of, the strongest pair first.
+function besideOf(pairs) {
+  const row = ({ name, share, follows }) =>
+    el(
+      "li",
+      {},
+      el("span", {}, "beside ", nameOf(name)),
+      el("span", { class: "number" }, percent(share)),
+      barOf(share),
+      el("span", { class: "soft small" }, DIRECTIONS.find(([least]) => follows >= least)[1]),
+    );
+  const ordered = pairs.toSorted((a, b) => b.share - a.share);
+  const rest = ordered.slice(STRONGEST);
+  const list = (some) => el("ul", { class: "shares beside", role: "list" }, some.map(row));
+  return el(
+    "div",
+    {},
+    el("p", { class: "soft small" }, "How much of what stood near each element was this answer; near counts for more."),
+    list(ordered.slice(0, STRONGEST)),
+    rest.length > 0 && el("details", {}, el("summary", {}, plural(rest.length, "more element")), list(rest)),
+  );
+}
+
+// A hash gives its bucket a probability, and the name gets a share of it. The mean over the hashes is the answer's, or
+// with a memory what the network gives, which then counts by its weight.
+function hashesOf(probability, { tokens, parts }, buckets, remembers) {
   const rows = tokens.map(({ hash, bucket, log_prob: value, rank, share }) => [
     [
       `Hash ${hash + 1}`,
@@ -39,11 +108,16 @@ function partsOf(probability, { tokens }, buckets) {
     precise(share),
     precise(Math.exp(value) * share),
   ]);
-  const total = tokens.length === 1 ? "Probability" : "Mean: the probability";
+  const mean = tokens.reduce((sum, { log_prob: value, share }) => sum + Math.exp(value) * share, 0) / tokens.length;
+  const weight = mean > 0 ? `× ${percent(Math.min(1, parts.network / mean))}, its weight` : "× its weight";
+  const result = tokens.length === 1 ? "Probability" : "Mean: the probability";
+  const totals = remembers
+    ? [[tokens.length === 1 ? "Product" : "Mean", "", "", precise(mean)], [weight, "", "", precise(parts.network)]]
+    : [[result, "", "", precise(probability)]];
   return tableOf(
-    "Where the probability comes from",
+    remembers ? "What the network says" : "Where the probability comes from",
     ["", "bucket", "× share", "= product"],
-    [...rows, { cells: [total, "", "", precise(probability)], props: { class: "total" } }],
+    [...rows, ...totals.map((cells) => ({ cells, props: { class: "total" } }))],
     { class: "parts" },
   );
 }

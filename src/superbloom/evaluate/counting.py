@@ -1,0 +1,130 @@
+"""The strongest answers that need no network, as opponents of a model: counting, similar rows, and EASE.
+
+Their options are chosen on validation rows, so that a model cannot win by a badly tuned opponent. Each scores a chunk
+of contexts: ids (q, n), places (q,)  →  scores, sparse (q, num_ids); and `best_ranks` returns the rank of hidden ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+
+import numpy as np
+from scipy import sparse
+
+from superbloom.corpus import Corpus
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.evaluate.metrics import DEEPEST
+from superbloom.memory import Context, Events, Pairs, Rows, names_of_rows
+
+Scores = Callable[[Context], sparse.csr_matrix]
+CHUNK_ROWS = 256
+TUNING_ROWS = 500  # validation elements that decide the options of a yardstick
+MAX_NEIGHBOURS = 1000  # of a name that count
+MAX_EASE_NAMES = 6000  # EASE inverts a matrix of names by names
+EASE_RIDGE = (100.0, 500.0)
+
+
+def counting(pairs: Pairs, counts: np.ndarray) -> Iterator[Scores]:
+    """Co-occurrence: how much nearness, frequency and direction count, each in several degrees."""
+    for near, rare, other_side in product((0.0, 0.5, 1.0), (0.0, 0.5, 1.0), (0.3, 1.0)):
+        yield partial(_count, pairs, counts, near, rare, other_side)
+
+
+def _count(
+    pairs: Pairs, counts: np.ndarray, near: float, rare: float, other_side: float, context: Context
+) -> sparse.csr_matrix:
+    of, names, weights, after = pairs.of(context.names, context.num_ids)
+    right = np.where(context.distance[of] > 0, after, 1 - after)
+    # The weight of a pair is already divided by the count of the first name: `rare` of 1 leaves it so.
+    scale = context.nearness**near * np.maximum(1, counts[context.names]) ** (1 - rare)
+    return context.matrix(weights * (other_side + (1 - other_side) * right) * scale[of], context.query[of], names)
+
+
+def nearest_rows(rows: Rows) -> Iterator[Scores]:
+    """Names of the rows that share most with the context, weighted by a power of the similarity."""
+    for power in (1, 2, 4):
+        yield partial(_row_names, rows, power)
+
+
+def _row_names(rows: Rows, power: int, context: Context) -> sparse.csr_matrix:
+    similar = rows.similar(context.query, context.names, context.distance, context.num_queries)
+    return names_of_rows(context, rows, similar._replace(similarity=similar.similarity**power))
+
+
+def ease(events: Events) -> Iterator[Scores]:
+    """EASE (Steck, 2019): every name from all others by ridge regression, without its own weight."""
+    row = np.repeat(np.arange(len(events.row)), np.diff(events.starts))
+    ones = np.ones(len(row), np.float32)
+    seen = sparse.csr_matrix((ones, (row, events.ids)), shape=(len(events.row), events.num_ids))
+    seen.data[:] = 1
+    together = (seen.T @ seen).toarray().astype(np.float64)
+    for ridge in EASE_RIDGE:
+        inverse = np.linalg.inv(together + ridge * np.eye(len(together)))
+        weights = -inverse / np.diag(inverse)
+        np.fill_diagonal(weights, 0)
+        yield partial(_regress, weights)
+
+
+def _regress(weights: np.ndarray, context: Context) -> sparse.csr_matrix:
+    return sparse.csr_matrix(context.present @ weights)
+
+
+def best_ranks(
+    candidates: Iterator[Scores], tuning: HeldOut | None, held_out: HeldOut, num_ids: int, filter_seen: bool = False
+) -> np.ndarray:
+    """The ranks of hidden ids by the candidate that has the highest recall@10 on validation rows."""
+    best: tuple[float, Scores] | None = None
+    for scores in candidates:
+        hits = 0.0 if tuning is None else float((ranks_of(scores, tuning, num_ids, filter_seen) < 10).mean())
+        if best is None or hits > best[0]:
+            best = hits, scores
+    assert best is not None
+    return ranks_of(best[1], held_out, num_ids, filter_seen)
+
+
+def ranks_of(scores: Scores, held_out: HeldOut, num_ids: int, filter_seen: bool) -> np.ndarray:
+    """The rank of each hidden id, from 0; DEEPEST if it is not among the best, or has no score."""
+    found = []
+    for start in range(0, len(held_out), CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        matrix = scores(Context.of(held_out.ids[part], held_out.places[part], num_ids)).tocsr()
+        seen = held_out.seen(part).numpy() if filter_seen else None
+        for i, target in enumerate(held_out.targets[part]):
+            own = slice(matrix.indptr[i], matrix.indptr[i + 1])
+            found.append(rank_of(target, matrix.indices[own], matrix.data[own], None if seen is None else seen[i]))
+    return np.array(found)
+
+
+def rank_of(target: int, ids: np.ndarray, scores: np.ndarray, seen: np.ndarray | None = None) -> int:
+    """The number of ids that score above the target, without those seen. Ties go to the smaller id, as in search/.
+
+    >>> rank_of(7, np.array([3, 7, 9]), np.array([2, 2, 5]))      # 9 scores higher, 3 ties
+    2
+    >>> rank_of(7, np.array([3, 7, 9]), np.array([2, 2, 5]), np.array([9]))
+    1
+    """
+    own = scores[ids == target]
+    if not len(own):
+        return DEEPEST
+    ahead = (scores > own) | ((scores == own) & (ids < target))
+    if seen is not None:
+        ahead &= ~np.isin(ids, seen)
+    return min(int(ahead.sum()), DEEPEST)
+
+
+def strong_yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, filter_seen: bool) -> dict[str, np.ndarray]:
+    """The ranks of each strong yardstick that suits the corpus; all counts come from training rows."""
+    events, num_ids = Events.of(corpus), corpus.num_ids
+    tuning = HeldOut.of(corpus, "valid", seq_len, draws=TUNING_ROWS) if len(corpus.rows("valid")) else None
+    counts = np.bincount(events.ids, minlength=num_ids)
+    found = {
+        "counting": best_ranks(
+            counting(Pairs.count(events, MAX_NEIGHBOURS), counts), tuning, held_out, num_ids, filter_seen
+        ),
+        "similar rows": best_ranks(nearest_rows(Rows.keep(events)), tuning, held_out, num_ids, filter_seen),
+    }
+    if num_ids <= MAX_EASE_NAMES:
+        found["EASE"] = best_ranks(ease(events), tuning, held_out, num_ids, filter_seen)
+    return found

@@ -1,0 +1,49 @@
+"""One line about whether a model is worth its training: is it ahead of the best answers that only count?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superbloom.corpus import Corpus
+from superbloom.evaluate.counting import TUNING_ROWS, best_ranks, counting
+from superbloom.evaluate.held_out import HeldOut
+from superbloom.memory import Events, Pairs
+
+RECALL = "10"  # the figure that is compared
+MAX_NEIGHBOURS = 200  # of a name that count
+REMEDY = "train longer (--minutes), keep both pairs and rows (--remember both), or raise --dim"
+
+
+def verdict(figures: dict[str, Any]) -> str | None:
+    """The line for the figures of `evaluate`; None if they hold no yardsticks.
+
+    >>> low, high = ({"10": {"value": value}} for value in (0.2, 0.25))
+    >>> verdict({"recall": high, "yardsticks": {"counting": low}})
+    'ahead of every yardstick: rec@10 0.250, counting 0.200'
+    """
+    yardsticks = figures.get("yardsticks")
+    if not yardsticks:
+        return None
+    best = max(yardsticks, key=lambda name: yardsticks[name][RECALL]["value"])
+    return line(figures["recall"][RECALL]["value"], best, yardsticks[best][RECALL]["value"])
+
+
+def line(own: float, name: str, other: float) -> str:
+    """The comparison of a model with one yardstick.
+
+    >>> line(0.2, "counting", 0.25)
+    'behind counting: rec@10 0.200, counting 0.250; train longer (--minutes), keep both pairs and rows (...
+    """
+    found = f"rec@10 {own:.3f}, {name} {other:.3f}"
+    return f"ahead of every yardstick: {found}" if own >= other else f"behind {name}: {found}; {REMEDY}"
+
+
+def counting_on_validation(corpus: Corpus, seq_len: int) -> float | None:
+    """rec@10 of counting on validation rows, with its options chosen on the same rows; None where it cannot count."""
+    if corpus.target_vocab is not None or corpus.vocab.is_text or not len(corpus.rows("valid")):
+        return None
+    held_out = HeldOut.of(corpus, "valid", seq_len, draws=TUNING_ROWS)
+    events = Events.of(corpus)
+    counts = corpus.id_counts("train")
+    ranks = best_ranks(counting(Pairs.count(events, MAX_NEIGHBOURS), counts), held_out, held_out, corpus.num_ids)
+    return float((ranks < int(RECALL)).mean())
