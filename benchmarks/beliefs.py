@@ -51,7 +51,7 @@ def main(model_folder: str, corpus_folder: str) -> None:
     bloom = predictor.model.target_bloom
     held_out = HeldOut.of(Corpus.open(corpus_folder), "test", predictor.model.config.seq_len, limit=200)
     ids, places, _ = next(held_out.parts(200))
-    answers = {"the model": predictor.log_probs(ids, places)}
+    answers = {"the model": predictor.beliefs(ids, places).log_probs}
     answers |= {f"exponent {e}, noise {n}": beliefs(bloom, 200, e, n, seed=0) for e, n in (TRAINED, WEAK)}
     print("| | mean log-probability of rank 1 | 10 | 100 | 1000 | width for top-20: median | largest |")
     print("|---|---|---|---|---|---|---|")

@@ -9,6 +9,7 @@ The same commit draws the same figures, on one thread. Tables and the card are w
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def main() -> None:
         trained = Superbloom(**OPTIONS).fit(corpus, quiet=True, **STEPS)
     trained.evaluate(corpus)
     model = trained.model
-    predictor = Predictor(model)
+    predictor = Predictor(replace(model, repetition=None, memory=None))  # the figures explain the network
     figures = {
         "digests": digests(model),
         "sizes": sizes(),
@@ -76,7 +77,7 @@ def main() -> None:
     (given.docs / "figures").mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         figure.savefig(given.docs / "figures" / f"{name}.svg", metadata={"Date": None}, facecolor="white")
-    tables = {"prior": prior_table(model), "added": added_table(model)}
+    tables = {"prior": prior_table(predictor), "added": added_table(model)}
     between_marks(given.docs / "how-it-works.md", {name: f"\n{table}\n" for name, table in tables.items()})
     training = trained.training | {"seconds": None}  # which differ from run to run
     text = card(model, training, trained.metrics, name="links")
@@ -315,12 +316,13 @@ def work() -> Figure:
     return figure
 
 
-def prior_table(model: Model) -> str:
+def prior_table(predictor: Predictor) -> str:
     """The best answers by the paper's sum and by their probability."""
     lines = ["| | the paper's sum | | the probability | |", "|---|---|---|---|---|"]
-    found = [Predictor(model).predict([*CONTEXT, MASK], 8, combine=combine)[0] for combine in ("sum", "posterior")]
+    vocab = predictor.model.target_vocab
+    found = [predictor.predict([*CONTEXT, MASK], 8, combine=combine)[0] for combine in ("sum", "posterior")]
     for i, pair in enumerate(zip(*found, strict=True)):
-        counts = [model.target_vocab.count(model.target_vocab.id(one.name)) for one in pair]
+        counts = [vocab.count(vocab.id(one.name)) for one in pair]
         shown = [_signed(pair[0].score), f"{pair[1].probability:.1%}"]
         cells = [f"{one.name} ({n:,}) | {value}" for one, n, value in zip(pair, counts, shown, strict=True)]
         lines.append(f"| {i + 1} | {' | '.join(cells)} |")
@@ -340,7 +342,7 @@ def added_table(model: Model) -> str:
 
 def _log_probs(predictor: Predictor) -> torch.Tensor:
     ids = torch.tensor([[*(predictor.model.vocab.id(name) for name in CONTEXT), int(Special.MASK)]])
-    return predictor.log_probs(ids, torch.tensor([[len(CONTEXT)]]))[0]
+    return predictor.beliefs(ids, torch.tensor([[len(CONTEXT)]])).log_probs[0]
 
 
 def _canvas(height: float) -> tuple[Figure, Axes]:

@@ -267,6 +267,8 @@ def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
     names = whole.vocab.names(np.flatnonzero(new).tolist())
     first.extend(names)
     found["extended"] = split_recall(first, whole, set(names))
+    first.remember(whole)
+    found["remembered, not trained"] = split_recall(first, whole, set(names))
     second = Superbloom().fit(whole, from_model=first, minutes=CONTINUED, quiet=True)
     found["continued on the newer log"] = split_recall(second, whole, set(names))
     anew = Superbloom(preset="sequence", **hashes(4)).fit(whole, minutes=given.minutes + CONTINUED, quiet=True)

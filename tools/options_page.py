@@ -20,6 +20,7 @@ GROUPS: dict[type, str] = {
     config.HeadOptions: "The output layer: `superbloom predict`, `evaluate` and `serve`, `Predictor(…)`",
     config.EvaluateOptions: "Evaluation: `superbloom evaluate`, `evaluate(…)`",
     config.RecommendOptions: "Recommendation: `superbloom recommend`, `recommend(…)`",
+    config.SimilarOptions: "Similar names: `superbloom similar`, `similar(…)`, `similar_items(…)`, `POST /v1/similar`",
     config.ExtendOptions: "New names: `superbloom extend`, `extend(…)`",
     config.SequencesOptions: "Reading sequences: `superbloom prepare sequences`",
     config.InteractionsOptions: "Reading logs: `superbloom prepare interactions`, `Corpus.from_interactions(…)`",

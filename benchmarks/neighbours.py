@@ -1,0 +1,125 @@
+"""How much should a memory keep, and what does each part know?   python -m benchmarks.neighbours DATA WORK [NAME …]
+
+Each corpus of benchmarks/corpora.py, without training: the frequency of names stands in for the network, and weights
+are fitted to the validation elements that are asked. Three tables are written to docs/memory.md: by the number of
+neighbours per name, by the number of places per name, and by part, each alone. benchmarks/results/neighbours.json keeps
+what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.corpora import PREPARE, corpus_of
+from superbloom import Corpus
+from superbloom.config import ModelConfig, TrainConfig
+from superbloom.evaluate import HeldOut, memory_probabilities
+from superbloom.evaluate.counting import rank_of
+from superbloom.memory import PARTS, Context, Events, Memory, Pairs, Rows, remember
+from superbloom.memory.parts import distributions
+from superbloom.memory.rows import PLACES_PER_NAME
+from tools.record import between_marks, keep, markdown, report
+
+DOC = Path(__file__).parents[1] / "docs" / "memory.md"
+RESULTS = Path(__file__).parent / "results" / "neighbours.json"
+SIZES = {"neighbours": (8, 16, 32, 64, 128), "places": (100, 400, 1000)}
+SETTINGS = {
+    "neighbours": [(neighbours, PLACES_PER_NAME) for neighbours in SIZES["neighbours"]],
+    "places": [(TrainConfig.neighbours, places) for places in SIZES["places"]],
+}
+NAMES = ("wikispeedia", "enwik8-20000", "nowplaying")
+ELEMENTS = 1500  # of validation rows
+CHUNK_ROWS = 64
+
+
+def measured(corpus: Corpus, neighbours: int, places: int) -> dict[str, Any]:
+    """Recall, likelihood and size of a memory that keeps this number of neighbours and of places per name."""
+    events = Events.of(corpus)
+    memory = Memory(Pairs.count(events, neighbours), Rows.keep(events, places))
+    held_out = HeldOut.of(corpus, "valid", ModelConfig.seq_len, draws=ELEMENTS)
+    prior = corpus.id_counts("train") + 1.0
+    prior /= prior.sum()
+    parts = memory_probabilities(memory, held_out, corpus.num_ids, CHUNK_ROWS)
+    memory = memory.weighed(prior[held_out.targets], parts)
+    ranks, likelihood = [], 0.0
+    for ids, asked, targets in held_out.parts(CHUNK_ROWS):
+        recalled = memory.recall(ids.numpy(), asked[:, 0].numpy(), corpus.num_ids)
+        scores = recalled.probabilities.toarray() + recalled.network[:, None] * prior
+        own = scores[np.arange(len(targets)), targets.numpy()][:, None]
+        is_ahead = (scores > own) | ((scores == own) & (np.arange(corpus.num_ids) < targets.numpy()[:, None]))
+        ranks.append(is_ahead.sum(axis=1))
+        likelihood += float(np.log(own).sum())
+    rank = np.concatenate(ranks)
+    assert memory.pairs is not None
+    assert memory.rows is not None
+    return {
+        "recall": {str(k): float((rank < k).mean()) for k in (1, 10, 20)},
+        "negative log-likelihood": -likelihood / len(rank),
+        "pairs": len(memory.pairs.ids),
+        "places": len(memory.rows.places),
+        "weights": dict(memory.weights),
+    }
+
+
+def parts_alone(corpus: Corpus) -> dict[str, dict[str, float]]:
+    """Recall of each part of the default memory, with nothing else."""
+    memory = remember(corpus, "both")
+    assert memory is not None
+    held_out = HeldOut.of(corpus, "valid", ModelConfig.seq_len, draws=ELEMENTS)
+    ranks: dict[str, list[int]] = {part: [] for part in memory.parts[1:]}
+    for ids, asked, targets in held_out.parts(CHUNK_ROWS):
+        context = Context.of(ids.numpy(), asked[:, 0].numpy(), corpus.num_ids)
+        for part, matrix in distributions(context, memory.pairs, memory.rows).items():
+            rows = zip(matrix.indptr[:-1], matrix.indptr[1:], targets.tolist(), strict=True)
+            ranks[part] += [rank_of(target, matrix.indices[a:b], matrix.data[a:b]) for a, b, target in rows]
+    return {part: {str(k): float((np.array(rank) < k).mean()) for k in (1, 10)} for part, rank in ranks.items()}
+
+
+def shown(figures: dict[str, Any]) -> str:
+    recall = f"{figures['recall']['10']:.3f}".lstrip("0")
+    return f"{recall} ({figures['negative log-likelihood']:.3f})"
+
+
+def alone(recall: dict[str, float]) -> str:
+    return " / ".join(f"{recall[k]:.3f}".lstrip("0") for k in ("1", "10"))
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(PREPARE)}; default: {', '.join(NAMES)}")
+    given = parser.parse_args(arguments)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"corpora": {}, "parts": {}}
+    for name in given.names or NAMES:
+        corpus = corpus_of(name, given.data, given.work)
+        results["corpora"][name] = {
+            _key(*both): measured(corpus, *both) for both in sorted({*SETTINGS["neighbours"], *SETTINGS["places"]})
+        }
+        results["parts"][name] = parts_alone(corpus)
+        keep(RESULTS, results)
+    headers = {table: [f"{table} per name", *map(str, sizes)] for table, sizes in SIZES.items()}
+    rows = {
+        table: [[name, *(shown(found[_key(*both)]) for both in asked)] for name, found in results["corpora"].items()]
+        for table, asked in SETTINGS.items()
+    }
+    headers["parts"] = ["rec@1 / 10 of each part alone", *PARTS[1:]]
+    rows["parts"] = [[name, *(alone(found[part]) for part in PARTS[1:])] for name, found in results["parts"].items()]
+    between_marks(DOC, {table: f"\n{markdown(headers[table], rows[table])}\n" for table in headers})
+    for table in ("places", "parts"):
+        print(f"{markdown(headers[table], rows[table])}\n")
+    report("rec@10 (negative log-likelihood)", headers["neighbours"], rows["neighbours"], results["corpora"])
+
+
+def _key(neighbours: int, places: int) -> str:
+    return f"{neighbours} neighbours, {places} places"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
