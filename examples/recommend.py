@@ -34,7 +34,8 @@ print(f"HR@10 {figures['recall']['10']['value']:.3f}, NDCG@10 {figures['ndcg']['
 print(f"co-occurrence: HR@10 {figures['yardsticks']['co-occurrence']['10']['value']:.3f}")
 
 # %% [markdown]
-# For users of the log, without the items they already have; for a history that is not in the log; for a single item.
+# For users of the log, without the items they already have; for a history that is not in the log; and the
+# items that are most similar to one.
 
 # %%
 print(model.recommend(["Bob Dylan", "Frankenstein"], k=3).to_string(index=False))

@@ -84,7 +84,7 @@ class Dependence:
 
 @dataclass(frozen=True)
 class Beside:
-    """An element of the context that an answer stood near in training rows (memory/pairs.py).
+    """An element of the context that an answer stood near in training rows.
 
     weight: the sum of 1/distance over these places, per occurrence of the element. share: the part of it in the weights
     of all neighbours that are kept for the element. follows: the part of it where the answer follows the element.
@@ -109,7 +109,7 @@ class Why:
     tokens: list[Token]
     prior: float
     depends_on: list[Dependence]
-    parts: dict[str, float]
+    parts: dict[str, float]  # by the names of memory/parts.py
     beside: list[Beside]
 
 
