@@ -63,7 +63,7 @@ def test_files_can_be_read_by_everyone(tmp_path, models):
         os.umask(umask)
     modes = {file.name: oct(file.stat().st_mode & 0o777) for file in (tmp_path / "model").iterdir()}
     assert set(modes.values()) == {"0o644"}
-    assert len(modes) == 7
+    assert len(modes) == 8
     assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755
 
 

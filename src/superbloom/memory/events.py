@@ -30,8 +30,8 @@ class Events:
     def of(cls, corpus: Corpus, splits: Sequence[str] = ("train",)) -> Events:
         """The rows of these splits. A row in the order of time ends where the first split that is left out begins.
 
-        >>> Events.of(Corpus.from_sequences([["a", "b"], ["b", "c"]])).ids.tolist()
-        [0, 1, 1, 2]
+        >>> Events.of(Corpus.from_sequences([["a", "b"], ["a", "c"]])).ids.tolist()
+        [0, 1, 0, 2]
         """
         ends = corpus.ends
         if corpus.is_ordered and "valid" in splits:

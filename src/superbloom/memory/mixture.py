@@ -17,7 +17,7 @@ def fit_weights(probabilities: np.ndarray, steps: int = EM_STEPS) -> np.ndarray:
     """Weights (parts,) for the probabilities (n, parts) that each part gives to n hidden names; the network is first.
 
     >>> fit_weights(np.array([[0.1, 0.4], [0.1, 0.0], [0.1, 0.4]])).round(2).tolist()
-    [0.45, 0.55]
+    [0.44, 0.56]
     """
     count = probabilities.shape[1]
     weights = np.full(count, 1 / count)

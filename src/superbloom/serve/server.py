@@ -31,7 +31,7 @@ from superbloom.serve.connection import Connection, Connections
 from superbloom.serve.crash import reported_crashes
 from superbloom.serve.idle import IdleConnections
 from superbloom.serve.service import Models, Served
-from superbloom.storage import read_folder, read_json
+from superbloom.storage import read_consistently, read_folder, read_json
 from superbloom.store import MAX_METRICS_BYTES
 from superbloom.store import load as load_model
 
@@ -58,7 +58,8 @@ def serve(
     copy: read all files into memory instead of mapping them. report: a folder that `superbloom evaluate --out` wrote.
     browser: open the page when the model is loaded. notice: called with each line for the person who started it.
     """
-    read_folder(folder, "model", verify=False)  # only its kind; loading verifies its files
+    # Only its kind; loading verifies its files. Another process may replace the folder meanwhile.
+    read_consistently(folder, lambda: read_folder(folder, "model", verify=False))
     if report is not None and not (report / "metrics.json").is_file():
         raise InputError(f"--report {report} has no metrics.json; give a folder that `superbloom evaluate --out` wrote")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
