@@ -6,14 +6,14 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superbloom.errors import InputError
 from superbloom.hashing.bloom import BloomHash
 from superbloom.search import Boosts, boosted_log_probability, exhaustive, top_k
 from superbloom.search import boosted as module
-from tests.search.test_posterior import Query, queries
+from tests.search.test_posterior import Query, case_that_notices, queries
 from tests.support.cases import CASES
 
 
@@ -59,31 +59,20 @@ def test_boosted_answers_are_those_of_a_plain_ranking(check):
     check(19, f"{ways.total():,} random queries with a memory answered as a plain ranking does; 0 differ")
 
 
-def case_that_notices() -> int:
-    """The number of cases until the property fails on a broken twin."""
-    tried = Counter()
-
-    @settings(max_examples=1000, phases=[Phase.generate], derandomize=True, database=None)
-    @given(boosted_queries())
-    def every(query):
-        tried["cases"] += 1
-        assert_exact(query, is_opening=True)
-
-    with pytest.raises(AssertionError):
-        every()
-    return tried["cases"]
+def noticed() -> int:
+    return case_that_notices(boosted_queries(), assert_exact)
 
 
 def test_ids_with_a_boost_that_are_found_twice_are_noticed(check, monkeypatch):
     """The twin lets the search of the network return ids that the memory has scored."""
     monkeypatch.setattr(module, "_union", lambda exclude, ids, num_ids: exclude)
-    check.twin(19, "ids with a boost searched twice", f"a wrong answer found by case {case_that_notices():,}")
+    check.twin(19, "ids with a boost searched twice", f"a wrong answer found by case {noticed():,}")
 
 
 def test_a_bound_of_boosted_ids_that_is_too_low_is_noticed(check, monkeypatch):
     """The twin stops too early: its bound forgets what the network may add."""
     monkeypatch.setattr(module, "SLACK", -2.0)
-    check.twin(19, "a bound of ids with a boost too low", f"a wrong answer found by case {case_that_notices():,}")
+    check.twin(19, "a bound of ids with a boost too low", f"a wrong answer found by case {noticed():,}")
 
 
 def test_only_above_the_best_of_the_memory_is_the_network_searched():
