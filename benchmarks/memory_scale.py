@@ -33,7 +33,7 @@ from superbloom.store.memory_file import write_memory
 from tools.record import report
 
 NEIGHBOURS, REPEATS, CONTEXT = 32, 30, 8
-PARTS = ("network", "pairs", "agreement", "rows", "places", "repeats", "row repeats")
+PARTS = ("network", "pairs", "pairs squared", "rows", "places", "repeats", "row repeats")
 
 
 def count(given: argparse.Namespace) -> None:
@@ -78,6 +78,7 @@ def ask(given: argparse.Namespace) -> None:
         rng.integers(names, size=names * NEIGHBOURS, dtype=np.int32),
         rng.random(names * NEIGHBOURS, dtype=np.float32).astype(np.float16),
         rng.integers(256, size=names * NEIGHBOURS).astype(np.uint8),
+        np.ones(names, np.int32),
     )
     ids = rng.integers(names, size=4_000_000, dtype=np.int32)
     rows = Rows.keep(Events(ids, np.arange(len(ids) // 20), np.arange(0, len(ids) + 1, 20), names))

@@ -155,7 +155,8 @@ class Superbloom:
         initialised = from_model is not None
         outcome = fit(model, corpus, config, run=folder, resume=resume, quiet=quiet, initialised=initialised)
         # With several processes, only the main one has the model to use and save.
-        self._use(finished(model, corpus, config) if is_main_process() else model)
+        memory = outcome.pop("memory")
+        self._use(finished(model, corpus, config, memory) if is_main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
         self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
@@ -169,11 +170,11 @@ class Superbloom:
         self.options, model = base.options, base._with_names_of(corpus)
         return replace(model, network=copy.deepcopy(model.network))
 
-    def _with_names_of(self, corpus: Corpus) -> Model:
+    def _with_names_of(self, corpus: Corpus, **options: Any) -> Model:
         """The model, extended by the names of a corpus that it does not know."""
         theirs, ours = (vocab.table["name"].combine_chunks() for vocab in (corpus.vocab, self.model.vocab))
         new = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours))).to_pylist()
-        return extend(self.model, new) if new else self.model
+        return extend(self.model, new, **options) if new else self.model
 
     def extend(
         self,
@@ -190,13 +191,19 @@ class Superbloom:
         self._use(extend(self.model, names, like=like, reserve=reserve))
         return self
 
-    def remember(self, corpus: Corpus) -> Superbloom:
+    def remember(
+        self,
+        corpus: Corpus,
+        *,
+        like: Mapping[str, Sequence[str]] | None = None,
+        reserve: float = ExtendOptions.reserve,
+    ) -> Superbloom:
         """Take pairs and rows of a corpus into the memory, instead of those that were there; without training.
 
-        Names that the model does not know are added first (see extend). Weights stay as they were fitted; a model
-        without a memory gets one, weighed by the validation rows of this corpus.
+        Names that the model does not know are added first; like and reserve are those of extend. Weights stay as they
+        were fitted; a model without a memory gets one, weighed by the validation rows of this corpus.
         """
-        model = self._with_names_of(corpus)
+        model = self._with_names_of(corpus, like=like, reserve=reserve)
         corpus = corpus.under(model.vocab)
         self._use(remembered(model, corpus))
         self._corpus = corpus

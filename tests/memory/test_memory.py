@@ -60,14 +60,14 @@ def test_pairs_equal_a_plain_recount(corpus, chunk, most, monkeypatch):
 
 @pytest.mark.parametrize("names", [[7], [7, 3, 41]])
 def test_similar_names_are_ranked_by_a_plain_cosine(corpus, names):
-    pairs, counts = Pairs.count(Events.of(corpus), 99), corpus.id_counts("train")
+    pairs = Pairs.count(Events.of(corpus), 99)
     both, _, plain_counts = plain_pairs(corpus)
     expected = defaultdict(float)
     for (first, second), weight in both.items():
         if first in names and second not in names:
             roots = math.sqrt((plain_counts[first] + SHRINKAGE) * (plain_counts[second] + SHRINKAGE))
             expected[second] += weight / roots
-    ids, scores = pairs.similar(np.array(names), counts)
+    ids, scores = pairs.similar(np.array(names), corpus.num_ids)
     assert dict(zip(ids.tolist(), scores.tolist(), strict=True)) == pytest.approx(expected, rel=2e-3)
     assert scores.tolist() == sorted(scores, reverse=True)
 
@@ -76,19 +76,18 @@ def test_similarity_is_symmetric_and_does_not_follow_popularity():
     """a is always beside b; the popular p is beside everything, and beside a no more often than b is."""
     rows = [["a", "b", "p"], ["p", "a", "b"]] * 20 + [["p", f"x{i}"] for i in range(400)] + [["once", "a"]]
     corpus = Corpus.from_sequences(rows)
-    pairs, counts = Pairs.count(Events.of(corpus, ("train", "valid", "test")), 64), corpus.vocab.counts
+    pairs = Pairs.count(Events.of(corpus, ("train", "valid", "test")), 64)
     a, b = corpus.vocab.id("a"), corpus.vocab.id("b")
-    ids, scores = pairs.similar(np.array([a]), counts)
+    ids, scores = pairs.similar(np.array([a]), corpus.num_ids)
     assert corpus.vocab.names(ids.tolist()) == ["b", "p", "once"]
-    back, back_scores = pairs.similar(np.array([b]), counts)
+    back, back_scores = pairs.similar(np.array([b]), corpus.num_ids)
     assert corpus.vocab.name(int(back[0])) == "a"
     assert back_scores[0] == pytest.approx(scores[0], rel=2e-3)
 
 
 def test_names_that_were_added_later_have_no_similar_ones(corpus):
     pairs = Pairs.count(Events.of(corpus), 8)
-    counts = np.append(corpus.id_counts("train"), -1)
-    ids, scores = pairs.similar(np.array([corpus.num_ids]), counts)
+    ids, scores = pairs.similar(np.array([corpus.num_ids]), corpus.num_ids + 1)
     assert len(ids) == len(scores) == 0
 
 
@@ -135,7 +134,7 @@ def test_places_point_to_what_followed():
         Context.of(np.array([[a, b, -2]]), np.array([2]), corpus.num_ids),
         *(lambda events: (Pairs.count(events, 50), Rows.keep(events)))(Events.of(corpus)),
     )
-    for part in ("pairs", "agreement", "places"):
+    for part in ("pairs", "pairs squared", "places"):
         assert found[part].indices[found[part].data.argmax()] in (a, b, c)
     assert found["places"].indices[found["places"].data.argmax()] == c
     assert not {a, b} & set(found["rows"].indices.tolist())
@@ -164,12 +163,12 @@ def test_a_sample_keeps_whole_rows_evenly_spaced(corpus):
 
 def test_weights_maximise_the_likelihood_of_hidden_names():
     rng = np.random.default_rng(0)
-    probabilities = rng.random((400, 3)) ** np.array([1, 3, 8])
+    probabilities = rng.random((40_000, 3)) ** np.array([1, 3, 8])
     weights = fit_weights(probabilities)
     assert weights.sum() == pytest.approx(1)
     best = np.log(probabilities @ weights).mean()
     for other in rng.dirichlet([1, 1, 1], size=500):
-        assert np.log(probabilities @ other).mean() <= best + 1e-6
+        assert np.log(probabilities @ other).mean() <= best + 1e-5
 
 
 def test_a_part_without_evidence_gets_no_weight():
@@ -180,7 +179,7 @@ def test_a_part_without_evidence_gets_no_weight():
 def test_recalled_probabilities_and_the_network_sum_to_one(corpus):
     memory = remember(corpus, "both")
     rng = np.random.default_rng(1)
-    memory = memory.weighed(rng.random(50), rng.random((50, 6)))
+    memory = memory.weighed(rng.random(50), rng.random((50, 6)), rows=50)
     contexts = np.full((4, 6), -1)
     contexts[0, :4], contexts[1, :2], contexts[2, 0] = [3, 1, 4, 1], [5, 9], 7
     recalled = memory.recall(contexts, np.array([4, 2, 1, 0]), corpus.num_ids)
@@ -190,7 +189,7 @@ def test_recalled_probabilities_and_the_network_sum_to_one(corpus):
 
 
 def test_what_each_part_gives_an_answer_sums_to_the_whole(corpus):
-    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2))
+    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
     context, place = np.array([3, 1, -2, 4]), 2
     recalled = memory.recall(context[None], np.array([place]), corpus.num_ids)
     answers = recalled.probabilities.indices[:10]
@@ -211,7 +210,7 @@ def test_a_hidden_name_has_the_probability_that_the_parts_recall(corpus):
 
 
 def test_names_that_were_added_later_have_no_memory(corpus):
-    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2))
+    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
     more = corpus.num_ids + 5
     recalled = memory.recall(np.array([[corpus.num_ids + 2, -2]]), np.array([1]), more)
     assert recalled.probabilities.indices.tolist() == [corpus.num_ids + 2]  # only the repetition of the context
@@ -237,3 +236,29 @@ def test_validation_rows_join_the_memory_only_when_asked(corpus):
     train, whole = Events.of(corpus), Events.of(corpus, ("train", "valid"))
     assert set(train.row) < set(whole.row)
     assert not set(whole.row) & set(np.flatnonzero(corpus.splits == 2))
+
+
+def test_many_rows_and_queries_overflow_nothing():
+    """The number of a query times that of a row is beyond 32 bits for the last queries of this batch."""
+    rows, queries = 800_000, 3000
+    ids = np.full(2 * rows, 2, np.int32)
+    ids[:2] = [0, 1]
+    kept = Rows.keep(Events(ids, np.arange(rows), np.arange(0, 2 * rows + 1, 2), 3))
+    context = Context.of(np.tile([0, -2], (queries, 1)), np.ones(queries, int), 3)
+    similar = kept.similar(context.query, context.names, context.distance, queries)
+    assert np.bincount(similar.matches.query, minlength=queries).tolist() == [1] * queries
+
+
+def test_a_name_that_occurs_more_often_than_a_chunk_is_counted_in_slices(corpus, monkeypatch):
+    whole = Pairs.count(Events.of(corpus), 50)
+    monkeypatch.setattr(pairs_module, "MAX_CHUNK_EVENTS", 7)
+    sliced = Pairs.count(Events.of(corpus), 50)
+    assert np.array_equal(whole.ids, sliced.ids)
+    assert np.allclose(whole.weights, sliced.weights, rtol=2e-3)
+
+
+def test_few_rows_prove_little():
+    """Twenty draws from one row that a part explains: the network keeps most of its weight."""
+    probabilities = np.array([[0.1, 0.3]] * 20)
+    assert fit_weights(probabilities, rows=1)[0] > 0.7
+    assert fit_weights(np.array([[0.1, 0.3]] * 2000))[0] < 0.02

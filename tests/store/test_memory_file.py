@@ -53,9 +53,9 @@ WHEN_OPENED = {
     ),
     "a stranger": (lambda tensors: tensors.update(more=torch.zeros(3)), "is expected: save the model again"),
     "half of the pairs": (lambda tensors: tensors.pop("pairs.after"), "is expected: save the model again"),
-    "a weight below 0": (put("weights", 1, -0.5), "are no weights of 7 parts"),
-    "a weight that is none": (put("weights", 1, float("nan")), "are no weights of 7 parts"),
-    "too few weights": (lambda tensors: tensors.update(weights=torch.ones(1)), "are no weights of 7 parts"),
+    "a weight below 0": (put("weights", 1, -0.5), "are not those of 7 parts"),
+    "a weight that is none": (put("weights", 1, float("nan")), "are not those of 7 parts"),
+    "too few weights": (lambda tensors: tensors.update(weights=torch.ones(1)), "are not those of 7 parts"),
     "a list that begins before the one before": (put("pairs.starts", 3, 0), "begins outside of the file, or out of"),
     "a list that begins beyond the end": (put("pairs.starts", -1, 10**9), "begins outside of the file"),
     "a row that begins below 0": (put("rows.starts", 0, -5), "begins outside of the file"),
@@ -67,6 +67,14 @@ WHEN_OPENED = {
         lambda tensors: tensors.update({"pairs.weights": tensors["pairs.weights"][:-1]}),
         "begins outside of the file",
     ),
+    "no weight of the network": (put("weights", 0, 0.0), "are not those of 7 parts"),
+    "no neighbours": (put("neighbours", 0, 0), "are not those of 7 parts"),
+    "counts of other names": (
+        lambda tensors: tensors.update({"pairs.counts": tensors["pairs.counts"][:-1]}),
+        "begins outside of the file",
+    ),
+    "a rarity of 0": (put("rows.rarity", 3, 0.0), "begins outside of the file"),
+    "a rarity that is none": (put("rows.rarity", 3, float("nan")), "begins outside of the file"),
     "rarity of other names": (
         lambda tensors: tensors.update({"rows.rarity": tensors["rows.rarity"][:-1]}),
         "begins outside of the file",
@@ -75,6 +83,9 @@ WHEN_OPENED = {
 WHEN_READ = {
     "a neighbour that no name has": put("pairs.ids", slice(None), 10**6),
     "a neighbour below 0": put("pairs.ids", slice(None), -3),
+    "a weight that is none": put("pairs.weights", slice(None), float("nan")),
+    "a weight without end": put("pairs.weights", slice(None), float("inf")),
+    "a weight below 0": put("pairs.weights", slice(None), -1.0),
     "a name of a row that is none": put("rows.ids", slice(None), 10**6),
     "a place beyond the rows": put("rows.places", slice(None), 10**8),
 }

@@ -91,7 +91,7 @@ def of_names(seed: int = 0) -> Predictor:
 WEIGHTS = {
     "network": 0.4,
     "pairs": 0.2,
-    "agreement": 0.1,
+    "pairs squared": 0.1,
     "rows": 0.1,
     "places": 0.1,
     "repeats": 0.05,

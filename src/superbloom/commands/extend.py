@@ -23,7 +23,7 @@ def extend(
     out: Out,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A newer corpus: its new names are added, and its pairs and rows become the memory."),
+        typer.Option(help="A newer corpus: its new names are added, and its pairs and rows replace the memory."),
     ] = None,
     like: Annotated[
         Path | None,
@@ -43,6 +43,8 @@ def extend(
     typer.echo(
         f"{result['new']:,} new names{again}; {result['names']:,} in all, room for {result['room left']:,} more."
     )
+    if corpus is not None:
+        typer.echo(f"The memory holds {result['remembered rows']:,} pieces of rows of {corpus}, and no others.")
     typer.echo(f"The model is in {out}; train it on a corpus that has them:")
     rows = "CORPUS" if corpus is None else q(corpus)
     typer.echo(f"  {command()} train {rows} --from-model {q(out)} --out {q(f'{out}-trained')}")
@@ -60,16 +62,18 @@ def _extend(
     names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
     newer = None if corpus is None else Corpus.open(corpus)
     lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
+    alike = {name: others for name, *others in lines}
     with only_writer(out, "model"):
         superbloom = Superbloom.from_pretrained(folder)
         vocab = superbloom.model.vocab
         before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
         if names:
-            superbloom.extend(names, like={name: others for name, *others in lines}, reserve=reserve)
+            superbloom.extend(names, like=alike, reserve=reserve)
         if newer is not None:
-            superbloom.remember(newer)
+            superbloom.remember(newer, like=None if names else alike, reserve=reserve)
         superbloom.save_pretrained(out)
     bloom = superbloom.model.bloom
+    memory = superbloom.model.memory
     return {
         "model": str(out),
         "names": bloom.num_ids,
@@ -77,4 +81,5 @@ def _extend(
         "known before": known,
         "largest bucket": bloom.largest_bucket,
         "room left": room_for_more(bloom, reserve)[1],
+        "remembered rows": 0 if memory is None or memory.rows is None else len(memory.rows.starts) - 1,
     }

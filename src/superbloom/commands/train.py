@@ -107,11 +107,12 @@ def _behind(superbloom: Superbloom, corpus: Corpus) -> str | None:
     """A line if counting has a higher recall on validation rows; None if it has not."""
     from superbloom.evaluate import counting_on_validation, line
 
-    history = superbloom.metrics["history"]
-    if not history or not is_main_process():
+    history, config = superbloom.metrics["history"], superbloom.training["config"]
+    if not history or not is_main_process() or config["remember"] == "none":
         return None
-    other = counting_on_validation(corpus, superbloom.model.config.seq_len)
-    own = max(entry["recall_at_10"] for entry in history)
+    other = counting_on_validation(corpus, superbloom.model.config.seq_len, config["valid_rows"])
+    own = {entry["step"]: entry["recall_at_10"] for entry in history}.get(superbloom.training["taken"])
+    own = history[-1]["recall_at_10"] if own is None else own
     return None if other is None or own >= other else f"on validation rows {line(own, 'counting', other)}"
 
 

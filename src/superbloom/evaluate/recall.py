@@ -157,33 +157,38 @@ def evaluate(
     if kinds is not None:
         figures["kinds"] = by_kind(rank, kinds[held_out.targets])
     if asked.yardsticks:
-        figures["yardsticks"] = _yardsticks(corpus, held_out, predictor.model.config.seq_len, asked.filter_seen)
+        figures["yardsticks"] = _yardsticks(corpus, held_out, predictor.model.config.seq_len, asked)
     return figures
 
 
 def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
-    """A predictor that does not remember the rows it is asked about: validation rows join a memory after training."""
+    """A predictor that does not remember the rows it is asked about.
+
+    Validation rows join a memory after training, and the memory may be that of a newer log, which has the hidden
+    elements of this one. In both cases it is counted again, from what this corpus allows.
+    """
     memory = predictor.memory
-    if memory is None or split != "valid":
+    if memory is None or (split != "valid" and memory.corpus == corpus.fingerprint()):
         return predictor
-    counted = remember(corpus, memory.kind, neighbours=memory.neighbours)
+    splits = ("train",) if split == "valid" else ("train", "valid")
+    counted = remember(corpus, memory.kind, splits, memory.neighbours)
     counted = None if counted is None else replace(counted, weights=memory.weights)
     return predictor.with_memory(counted)
 
 
-def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, filter_seen: bool) -> dict[str, Any]:
+def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: EvaluateOptions) -> dict[str, Any]:
     """Recall of answers that only count. Those that count pairs take long for text, and are left out there."""
     found: dict[str, np.ndarray] = {}
-    if not filter_seen:
+    if not asked.filter_seen:
         found |= {
             "popularity": popularity(corpus, held_out, DEEPEST),
             "repetition": repetition(held_out, DEEPEST),
         }
     if not corpus.vocab.is_text:
-        if not filter_seen:
+        if not asked.filter_seen:
             similar = similarity(corpus)
             found["co-occurrence"] = cooccurrence(similar, held_out, DEEPEST)
             found["co-occurrence, near"] = cooccurrence(similar, held_out, DEEPEST, near=True)
         if corpus.target_vocab is None:
-            found |= strong_yardsticks(corpus, held_out, seq_len, filter_seen)
+            found |= strong_yardsticks(corpus, asked.split, held_out, seq_len, asked.filter_seen)
     return {name: recall(rank) for name, rank in found.items()}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from superbloom.corpus import Corpus
-from superbloom.evaluate.counting import TUNING_ROWS, best_ranks, counting
+from superbloom.evaluate.counting import best_ranks, counting
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.memory import Events, Pairs
+from superbloom.memory import Events
 
 RECALL = "10"  # the figure that is compared
-MAX_NEIGHBOURS = 200  # of a name that count
 REMEDY = "train longer (--minutes), keep both pairs and rows (--remember both), or raise --dim"
 
 
@@ -38,12 +37,11 @@ def line(own: float, name: str, other: float) -> str:
     return f"ahead of every yardstick: {found}" if own >= other else f"behind {name}: {found}; {REMEDY}"
 
 
-def counting_on_validation(corpus: Corpus, seq_len: int) -> float | None:
+def counting_on_validation(corpus: Corpus, seq_len: int, draws: int) -> float | None:
     """rec@10 of counting on validation rows, with its options chosen on the same rows; None where it cannot count."""
     if corpus.target_vocab is not None or corpus.vocab.is_text or not len(corpus.rows("valid")):
         return None
-    held_out = HeldOut.of(corpus, "valid", seq_len, draws=TUNING_ROWS)
+    held_out = HeldOut.of(corpus, "valid", seq_len, draws=draws)
     events = Events.of(corpus)
-    counts = corpus.id_counts("train")
-    ranks = best_ranks(counting(Pairs.count(events, MAX_NEIGHBOURS), counts), held_out, held_out, corpus.num_ids)
+    ranks = best_ranks(counting, events, held_out, events, held_out)
     return float((ranks < int(RECALL)).mean())

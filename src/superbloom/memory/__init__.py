@@ -11,7 +11,7 @@ from superbloom.memory.events import Events
 from superbloom.memory.memory import Memory, Recalled, remember
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
-from superbloom.memory.parts import Context, names_of_rows
+from superbloom.memory.parts import Context, directed, names_of_rows, without
 from superbloom.memory.rows import Rows
 
 __all__ = [
@@ -23,7 +23,9 @@ __all__ = [
     "Pairs",
     "Recalled",
     "Rows",
+    "directed",
     "fit_weights",
     "names_of_rows",
     "remember",
+    "without",
 ]

@@ -14,7 +14,6 @@ from superbloom.corpus import SPLITS, Corpus
 from superbloom.errors import InputError
 
 MAX_PIECE_IDS = 64
-MAX_EVENTS = 2**31 - 1  # positions are int32
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ def are_lists(starts: np.ndarray, size: int, most: int) -> bool:
 
 
 def taken(values: np.ndarray, at: np.ndarray, below: int) -> np.ndarray:
-    """Entries of an array that may come from a damaged file: InputError unless they lie in 0 … below − 1."""
+    """Entries of an array that may come from a damaged file: InputError unless they lie between 0 and `below`."""
     found = values[at]
-    if len(found) and not 0 <= found.min() <= found.max() < below:
+    if len(found) and not 0 <= found.min() <= found.max() < below:  # False for NaN as well
         raise InputError(f"the memory of the model holds {found.min()} to {found.max()}; below {below:,} is expected")
     return found
 

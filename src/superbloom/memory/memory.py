@@ -32,11 +32,13 @@ class Memory:
     pairs: Pairs | None
     rows: Rows | None
     weights: Mapping[str, float] = field(default_factory=dict)
+    neighbours: int = TrainConfig.neighbours  # the most names that are kept for a name
+    corpus: str = ""  # the fingerprint of the corpus that was counted
 
     @property
     def parts(self) -> list[str]:
         """The parts that this memory has, the network first."""
-        missing = set() if self.pairs is not None else {"pairs", "agreement"}
+        missing = set() if self.pairs is not None else {"pairs", "pairs squared"}
         missing |= set() if self.rows is not None else {"rows", "places", "row repeats"}
         return [part for part in PARTS if part not in missing]
 
@@ -44,11 +46,6 @@ class Memory:
     def kind(self) -> str:
         """What is remembered: "pairs", "rows" or "both"."""
         return "rows" if self.pairs is None else "pairs" if self.rows is None else "both"
-
-    @property
-    def neighbours(self) -> int:
-        """The most names that are kept for a name."""
-        return 1 if self.pairs is None else max(1, int(np.diff(self.pairs.starts).max()))
 
     def recall(self, ids: np.ndarray, places: np.ndarray, num_ids: int) -> Recalled:
         """The memory's share of p(s) for contexts (q, n) and the place asked for in each (q,)."""
@@ -80,13 +77,13 @@ class Memory:
         found = distributions(Context.of(ids[None], np.array([place]), num_ids), self.pairs, self.rows)
         return {part: self.weights[part] * np.asarray(found[part][0, answers].todense()).ravel() for part in found}
 
-    def weighed(self, network: np.ndarray, parts: np.ndarray) -> Memory:
-        """The same memory with weights fitted to hidden names.
+    def weighed(self, network: np.ndarray, parts: np.ndarray, rows: int) -> Memory:
+        """The same memory with weights fitted to hidden names of `rows` different rows.
 
         network (n,) and parts (n, parts − 1) are the probabilities that they have, NaN as in probabilities_of.
         """
         parts = np.where(np.isnan(parts), network[:, None], parts)
-        weights = fit_weights(np.column_stack([network, parts]))
+        weights = fit_weights(np.column_stack([network, parts]), min(rows, len(network)))
         return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)))
 
 
@@ -99,11 +96,11 @@ def remember(
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
-    ['network', 'pairs', 'agreement', 'rows', 'places', 'repeats', 'row repeats']
+    ['network', 'pairs', 'pairs squared', 'rows', 'places', 'repeats', 'row repeats']
     """
     if what == "none" or corpus.target_vocab is not None or corpus.vocab.is_text:
         return None
     events = Events.of(corpus, splits)
     pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None
     rows = Rows.keep(events) if what in ("rows", "both") else None
-    return Memory(pairs, rows)
+    return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint())

@@ -28,18 +28,21 @@ class Pairs:
     ids: np.ndarray  # (pairs,) int32
     weights: np.ndarray  # (pairs,) float16
     after: np.ndarray  # (pairs,) uint8, the share of the weight that follows, times AFTER_SCALE
+    counts: np.ndarray  # (num_ids,) int32, how often each name occurs in the rows that were counted
 
     @classmethod
     def count(cls, events: Events, neighbours: int) -> Pairs:
         """Count the pairs of all rows, names in order, a chunk of occurrences at a time."""
         found = [_strongest(counted, neighbours) for counted in _chunks(events)]
         lengths, ids, weights, after = (np.concatenate(column) for column in zip(*found, strict=True))
-        return cls(np.concatenate([[0], np.cumsum(lengths)]), ids, weights, after)
+        counts = np.bincount(events.ids, minlength=events.num_ids).clip(max=2**31 - 1).astype(np.int32)
+        return cls(np.concatenate([[0], np.cumsum(lengths)]), ids, weights, after, counts)
 
     def is_sound(self, num_ids: int) -> bool:
         """Whether the lists of neighbours lie in the file, for at most num_ids names."""
         sizes = {len(self.ids), len(self.weights), len(self.after)}
-        return len(sizes) == 1 and are_lists(self.starts, len(self.ids), num_ids)
+        is_whole = len(sizes) == 1 and len(self.counts) == len(self.starts) - 1
+        return is_whole and are_lists(self.starts, len(self.ids), num_ids)
 
     def of(self, names: np.ndarray, num_ids: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The neighbours of names (any,): the position in names, the neighbour, its weight and the share that follows.
@@ -50,21 +53,16 @@ class Pairs:
         begins, lengths = self.starts[known], np.where(names == known, self.starts[known + 1] - self.starts[known], 0)
         at = runs(begins, lengths)
         of = np.repeat(np.arange(len(names)), lengths)
-        return (
-            of,
-            taken(self.ids, at, num_ids),
-            self.weights[at].astype(np.float32),
-            self.after[at] / np.float32(AFTER_SCALE),
-        )
+        weights = taken(self.weights, at, WINDOW_IDS * WINDOW_IDS).astype(np.float32)
+        return of, taken(self.ids, at, num_ids), weights, self.after[at] / np.float32(AFTER_SCALE)
 
-    def similar(self, names: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def similar(self, names: np.ndarray, num_ids: int) -> tuple[np.ndarray, np.ndarray]:
         """The neighbours of different names (any,), the most similar first, and their similarity, summed over names.
 
         The similarity of two names is a cosine: Σ 1/distance over their pairs, divided by the roots of both counts.
-        counts (num_ids,) are those of the names; below 1 for names that were added later.
         """
-        of, near, weights, _ = self.of(names, len(counts))
-        own, other = (np.maximum(counts[ids], 1).astype(np.float64) for ids in (names[of], near))
+        of, near, weights, _ = self.of(names, num_ids)
+        own, other = (np.maximum(self.counts[ids], 1).astype(np.float64) for ids in (names[of], near))
         cosines = weights * own / np.sqrt((own + SHRINKAGE) * (other + SHRINKAGE))
         is_other = ~np.isin(near, names)
         ids, at = np.unique(near[is_other], return_inverse=True)
@@ -83,23 +81,30 @@ def _chunks(events: Events) -> Iterator[sparse.csr_matrix]:
     row_of, first = events.row_of(), 0
     while first < events.num_ids:
         last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + MAX_CHUNK_EVENTS, side="right")) - 1)
-        at = order[bounds[first] : bounds[last]]
-        own = events.ids[at] - first
-        rows, columns, values = [], [], []
-        for distance in range(1, WINDOW_IDS + 1):
-            for sign, weight in ((1, 1 + 1j), (-1, 1)):
-                other = at + sign * distance
-                inside = (other >= 0) & (other < len(row_of))
-                inside[inside] = row_of[other[inside]] == row_of[at[inside]]
-                rows.append(own[inside])
-                columns.append(events.ids[other[inside]])
-                values.append(np.full(len(columns[-1]), weight / distance, np.complex64))
-        entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-        counted = sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
+        counted = sparse.csr_matrix((last - first, events.num_ids), dtype=np.complex64)
+        for begin in range(bounds[first], bounds[last], MAX_CHUNK_EVENTS):  # one name may occur more often than that
+            at = order[begin : min(begin + MAX_CHUNK_EVENTS, bounds[last])]
+            counted = counted + _counted(events, row_of, at, first, last)
         counts = np.diff(bounds[first : last + 1])
         counted.data /= np.repeat(np.maximum(1, counts), np.diff(counted.indptr)).astype(np.float32)
         yield counted
         first = last
+
+
+def _counted(events: Events, row_of: np.ndarray, at: np.ndarray, first: int, last: int) -> sparse.csr_matrix:
+    """The pairs of some occurrences of the names from `first` to before `last`."""
+    own = events.ids[at] - first
+    rows, columns, values = [], [], []
+    for distance in range(1, WINDOW_IDS + 1):
+        for sign, weight in ((1, 1 + 1j), (-1, 1)):
+            other = at + sign * distance
+            inside = (other >= 0) & (other < len(row_of))
+            inside[inside] = row_of[other[inside]] == row_of[at[inside]]
+            rows.append(own[inside])
+            columns.append(events.ids[other[inside]])
+            values.append(np.full(len(columns[-1]), weight / distance, np.complex64))
+    entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
+    return sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
 
 
 def _strongest(counted: sparse.csr_matrix, most: int) -> tuple[np.ndarray, ...]:

@@ -1,7 +1,7 @@
 """What the memory says about a context: sparse distributions over names, one per part.
 
 pairs           neighbours of the context's names, near elements first
-agreement       the same squared: names that are neighbours of several elements
+pairs squared   the same, surer of the strongest neighbours
 rows            names of similar rows that the context lacks
 places          names that stand in similar rows where the question stands in the context, times pairs
 repeats         names of the context, near elements first
@@ -67,14 +67,14 @@ def distributions(context: Context, pairs: Pairs | None, rows: Rows | None) -> d
     near = None
     if pairs is not None:
         near = neighbours(context, pairs)
-        found |= {"pairs": _normalised(near), "agreement": _normalised(near.power(2))}
+        found |= {"pairs": _normalised(near), "pairs squared": _normalised(near.power(2))}
     if rows is not None:
         similar = rows.similar(context.query, context.names, context.distance, context.num_queries)
         known = names_of_rows(context, rows, similar._replace(similarity=similar.similarity**ROW_POWER))
         inside = known.multiply(context.present).tocsr()
         aligned = _names_at_places(context, rows, similar)
-        aligned = _without(aligned, context.present)
-        found["rows"] = _normalised(_without(known, context.present))
+        aligned = without(aligned, context.present)
+        found["rows"] = _normalised(without(known, context.present))
         found["places"] = _normalised(aligned if near is None else aligned.multiply(near).tocsr())
         found["row repeats"] = _normalised(inside)
     found["repeats"] = _normalised(context.matrix(context.nearness, context.query, context.names))
@@ -83,10 +83,18 @@ def distributions(context: Context, pairs: Pairs | None, rows: Rows | None) -> d
 
 def neighbours(context: Context, pairs: Pairs) -> sparse.csr_matrix:
     """How strongly names are neighbours of the context: weights of pairs over distances, (num_queries, num_ids)."""
+    of, names, weights = directed(context, pairs, OTHER_SIDE)
+    return context.matrix(weights * context.nearness[of], context.query[of], names)
+
+
+def directed(context: Context, pairs: Pairs, other_side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The neighbours of the context: the element they belong to, their ids, and weights for the direction they lie in.
+
+    other_side: what a pair in the direction that the context does not have counts.
+    """
     of, names, weights, after = pairs.of(context.names, context.num_ids)
     right = np.where(context.distance[of] > 0, after, 1 - after)  # the share in the direction of the place
-    weights = weights * (OTHER_SIDE + (1 - OTHER_SIDE) * right) * context.nearness[of]
-    return context.matrix(weights, context.query[of], names)
+    return of, names, weights * (other_side + (1 - other_side) * right)
 
 
 def names_of_rows(context: Context, rows: Rows, similar: Similar) -> sparse.csr_matrix:
@@ -112,7 +120,7 @@ def _names_at_places(context: Context, rows: Rows, similar: Similar) -> sparse.c
     return context.matrix(np.concatenate(values), np.concatenate(queries), np.concatenate(names))
 
 
-def _without(matrix: sparse.csr_matrix, other: sparse.csr_matrix) -> sparse.csr_matrix:
+def without(matrix: sparse.csr_matrix, other: sparse.csr_matrix) -> sparse.csr_matrix:
     """The entries of a matrix where another one, of zeros and ones, has none."""
     rest = (matrix - matrix.multiply(other)).tocsr()
     rest.eliminate_zeros()

@@ -46,7 +46,7 @@ class Rows:
     ids: np.ndarray  # (events,) int32
     place_starts: np.ndarray  # (num_ids + 1,) int64
     places: np.ndarray  # (any,) int32, positions in ids, ascending
-    rarity: np.ndarray  # (num_ids,) float32, log(rows / rows with the name)
+    rarity: np.ndarray  # (num_ids,) float32, log(pieces / occurrences of the name), and a little more
 
     @classmethod
     def keep(cls, events: Events, places_per_name: int = PLACES_PER_NAME, most: int = MAX_ROW_EVENTS) -> Rows:
@@ -67,6 +67,8 @@ class Rows:
         """Whether all lists lie in the file, for at most num_ids names."""
         is_whole = are_lists(self.starts, len(self.ids), len(self.ids))
         known = len(self.place_starts) - 1
+        if not bool((self.rarity > 0).all() and (self.rarity < np.inf).all()):
+            return False
         return is_whole and are_lists(self.place_starts, len(self.places), num_ids) and len(self.rarity) == known
 
     def similar(self, query: np.ndarray, names: np.ndarray, distance: np.ndarray, num_queries: int) -> Similar:
@@ -85,7 +87,7 @@ class Rows:
         total = sparse.csr_matrix((gain[entry], (query[entry], row)), shape=shape)
         total.data /= np.sqrt(self.starts[total.indices + 1] - self.starts[total.indices] + LENGTH_OFFSET)
         best = _largest(total, SIMILAR_ROWS)
-        of, which = best.nonzero()
+        of, which = np.repeat(np.arange(num_queries), np.diff(best.indptr)), best.indices.astype(np.int64)
         # Look the similarity of each match up in the kept entries of its query.
         keys, wanted = of * shape[1] + which, query[entry] * shape[1] + row
         order = np.argsort(keys)

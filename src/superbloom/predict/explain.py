@@ -116,7 +116,7 @@ def _beside(searcher: Searcher, seen: np.ndarray, frame: int, ids: Tensor) -> li
     rows = {id_: row for row, id_ in enumerate(ids.tolist())}
     for at in np.flatnonzero(np.isin(names, ids.numpy())).tolist():
         place, weight = int(places[of[at]]), float(weights[at])
-        name, share = searcher.model.vocab.name(int(seen[place])), weight / float(totals[of[at]])
+        name, share = searcher.model.vocab.name(int(seen[place])), weight / max(1e-9, float(totals[of[at]]))
         found[rows[int(names[at])]].append(Beside(place - frame, name, weight, share, float(after[at])))
     return found
 

@@ -115,10 +115,14 @@ class Searcher:
             k,
             prior=self.id_prior,
             boosts=beliefs.boosts(),
-            min_score=None if min_score is None else min_score.to(shift.device) - shift,
+            min_score=None if min_score is None else _below(min_score.to(shift.device) - shift),
             **options,
         )
-        return replace(found, scores=found.scores + shift[:, None], bound=found.bound + shift)
+        ids, scores = found.ids, found.scores + shift[:, None]
+        if min_score is not None:
+            left_out = scores < min_score.to(shift.device)[:, None]
+            ids, scores = ids.masked_fill(left_out, -1), scores.masked_fill(left_out, -torch.inf)
+        return replace(found, ids=ids, scores=scores, bound=found.bound + shift)
 
     def log_probability(self, beliefs: Beliefs, ids: Tensor) -> Tensor:
         """The logarithm of the probability of ids (queries, any); −inf for fills of −1."""
@@ -171,3 +175,8 @@ class Searcher:
         """The name of a predicted id; in text, two words are joined by an underscore as in the paper."""
         name = self.model.target_vocab.name(id_)
         return name.replace(" ", "_") if self.model.target_vocab.is_text else name
+
+
+def _below(scores: Tensor) -> Tensor:
+    """A little less than scores: they were shifted, and each shift rounds."""
+    return scores - 1e-5 * scores.abs().clamp(min=1)

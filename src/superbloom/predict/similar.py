@@ -41,10 +41,10 @@ def by_pairs(predictor: Predictor, names: Sequence[str], k: int) -> Similar | No
     model = predictor.model
     names = _as_known(predictor, names)
     pairs = None if predictor.network_only or model.memory is None else model.memory.pairs
-    if pairs is None or model.prior is None:
+    if pairs is None:
         return None
     ids = np.array([model.vocab.id(name) for name in names])
-    found, scores = pairs.similar(ids, model.prior.counts.cpu().numpy())
+    found, scores = pairs.similar(ids, len(model.vocab))
     if not len(found):
         return None
     paired = set(pairs.of(ids, len(model.vocab))[0].tolist())

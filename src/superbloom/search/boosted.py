@@ -72,6 +72,7 @@ def boosted_top_k(
     is_open = boosts.ids >= 0 if permitted is None else permitted & (boosts.ids >= 0)
     best, scored = _best_boosted(log_probs, bloom, boosts, prior, is_open, k, largest_k)
     kth = scores_of(best.gather(1, k[:, None] - 1)).squeeze(1)  # NaN if there are fewer
+    kth = kth.masked_fill(kth == LOWEST_SCORE, -torch.inf)
     others = search(
         replace(limits, exclude=_union(limits.exclude, boosts.ids, bloom.num_ids), min_score=torch.fmax(kth, floor))
     )

@@ -59,7 +59,8 @@ class TrainingCallback(L.Callback):
         self.earlier = self.seconds = self.validated = seconds
         self.stopped = 0
         self.run_log: Log | None = None  # not `log`: Lightning sets that attribute on every callback
-        split = "valid" if len(corpus.rows("valid")) else None
+        self.valid_rows = len(corpus.rows("valid"))  # different ones; hidden elements may be more
+        split = "valid" if self.valid_rows else None
         self.held_out = split and HeldOut.of(corpus, split, model.config.seq_len, draws=config.valid_rows)
 
     @cached_property
@@ -71,11 +72,13 @@ class TrainingCallback(L.Callback):
         return memory_probabilities(memory, self.held_out, bloom.num_ids, self.predictor.chunk)
 
     def _recall(self) -> dict[str, float]:
-        """Validation recall of the answers that the model gives now: the memory is weighed anew."""
+        """Validation recall of the answers that the model gives now: the memory is weighed again."""
         assert isinstance(self.held_out, HeldOut)
         memory = self.predictor.model.memory
         if memory is not None:
-            memory = memory.weighed(network_probabilities(self.predictor, self.held_out), self.remembered)
+            memory = memory.weighed(
+                network_probabilities(self.predictor, self.held_out), self.remembered, self.valid_rows
+            )
             self.predictor.model = replace(self.predictor.model, memory=memory)
         rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
         return {f"recall_at_{k}": float((rank < k).mean()) for k in KS}

@@ -49,7 +49,7 @@ def fit(
     quiet: bool = False,
     initialised: bool = False,
 ) -> dict[str, Any]:
-    """Train a model in place. Returns steps, seconds, history, step of the weights, and if interrupted.
+    """Train a model in place. Returns steps, seconds, history, step of the weights, if interrupted, and the memory.
 
     Training starts from config.warm_start, or from the weights as they are if they are initialised. The model ends with
     the running average of the weights if config.average is set, and with the best validated ones if config.patience is.
@@ -82,7 +82,10 @@ def fit(
                 with room_for("counting co-occurrences", "train with --no-warm-start"):
                     initialise_from_cooccurrence(model, corpus)
         counting = time.monotonic()
-        memory = remember(corpus, config.remember, neighbours=config.neighbours) if is_main_process() else None
+        memory = None
+        if is_main_process():
+            with room_for("counting pairs and rows", "train with --remember none"):
+                memory = remember(corpus, config.remember, neighbours=config.neighbours)
         counted = time.monotonic()
         seconds = counted - started
         callback = TrainingCallback(model, corpus, config, memory, path, stop, progress, seconds)
@@ -111,6 +114,7 @@ def fit(
         "history": callback.history,
         "taken": callback.taken or trainer.global_step,
         "interrupted": bool(callback.stopped),
+        "memory": memory,
     }
 
 

@@ -9,7 +9,7 @@ const STRONGEST = 12; // of the context are shown; the others on demand
 const PARTS = {
   network: "the network",
   pairs: "stood near names of the context",
-  agreement: "stood near several of them",
+  "pairs squared": "stood near them most often",
   rows: "is in similar rows",
   places: "is at this place in similar rows",
   repeats: "repeats the context",
