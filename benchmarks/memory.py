@@ -39,7 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "book-crossing": {"alpha": 10, "positions": False, "distance": False},
 }
 UNSEEN = ("ml-1m", "beauty", "book-crossing")  # where what was seen is left out
-ASKED_ROWS = 10_000  # at most
+ASKED_ROWS = 5_000  # at most
 KS = ("1", "10", "20")
 
 
