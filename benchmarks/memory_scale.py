@@ -25,7 +25,7 @@ import torch
 from superbloom import Corpus, Superbloom
 from superbloom.config import ModelConfig
 from superbloom.corpus import Vocab
-from superbloom.memory import Events, Memory, Pairs, Rows
+from superbloom.memory import PARTS, Events, Memory, Pairs, Rows
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.prepare.files import open_lines
@@ -33,7 +33,6 @@ from superbloom.store.memory_file import write_memory
 from tools.record import report
 
 NEIGHBOURS, REPEATS, CONTEXT = 32, 30, 8
-PARTS = ("network", "pairs", "pairs squared", "rows", "places", "repeats", "row repeats")
 
 
 def count(given: argparse.Namespace) -> None:

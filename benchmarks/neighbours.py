@@ -34,7 +34,7 @@ SETTINGS = {
     "places": [(TrainConfig.neighbours, places) for places in SIZES["places"]],
 }
 NAMES = ("wikispeedia", "enwik8-20000", "nowplaying")
-ELEMENTS = 1500  # of validation rows
+ELEMENTS = 1500  # hidden in validation rows
 CHUNK_ROWS = 64
 
 

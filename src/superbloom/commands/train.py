@@ -105,7 +105,7 @@ def train_folder(
 
 def _behind(superbloom: Superbloom, corpus: Corpus) -> str | None:
     """A line if counting has a higher recall on validation rows; None if it has not."""
-    from superbloom.evaluate import counting_on_validation, line
+    from superbloom.evaluate import comparison, counting_on_validation
 
     history, config = superbloom.metrics["history"], superbloom.training["config"]
     if not history or not is_main_process() or config["remember"] == "none":
@@ -113,7 +113,7 @@ def _behind(superbloom: Superbloom, corpus: Corpus) -> str | None:
     other = counting_on_validation(corpus, superbloom.model.config.seq_len, config["valid_rows"])
     own = {entry["step"]: entry["recall_at_10"] for entry in history}.get(superbloom.training["taken"])
     own = history[-1]["recall_at_10"] if own is None else own
-    return None if other is None or own >= other else f"on validation rows {line(own, 'counting', other)}"
+    return None if other is None or own >= other else f"on validation rows {comparison(own, 'counting', other)}"
 
 
 def _resumed(stored: RunSettings, given: RunSettings, corpus: Corpus) -> RunSettings:

@@ -4,7 +4,7 @@ from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
 from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.evaluate.tables import cell, markdown, plot_calibration, plot_deciles, recall_table
-from superbloom.evaluate.verdict import counting_on_validation, line, verdict
+from superbloom.evaluate.verdict import comparison, counting_on_validation, verdict
 from superbloom.evaluate.weights import memory_probabilities, network_probabilities
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 
@@ -14,11 +14,11 @@ __all__ = [
     "KS",
     "HeldOut",
     "cell",
+    "comparison",
     "cooccurrence",
     "counting_on_validation",
     "deciles",
     "evaluate",
-    "line",
     "markdown",
     "memory_probabilities",
     "network_probabilities",

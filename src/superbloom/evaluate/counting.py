@@ -1,7 +1,7 @@
 """The strongest answers that need no network, as opponents of a model: counting, similar rows, and EASE.
 
-Their options are chosen on validation rows, so that a model cannot win by a badly tuned opponent. Each scores a chunk
-of contexts: ids (q, n), places (q,)  →  scores, sparse (q, num_ids); and `best_ranks` returns the rank of hidden ids.
+Their options are chosen on validation rows, so that a model cannot win against a badly tuned opponent. Each scores a
+Context: q queries  →  sparse scores (q, num_ids). `best_ranks` chooses options and returns the ranks of hidden ids.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from scipy import sparse
 from superbloom.corpus import Corpus
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST
-from superbloom.memory import Context, Events, Pairs, Rows, directed, names_of_rows, without
+from superbloom.memory import REMEMBERED_SPLITS, Context, Events, Pairs, Rows, directed, names_of_rows, without
 
 Scores = Callable[[Context], sparse.csr_matrix]
 CHUNK_ROWS = 256
 TUNING_ROWS = 500  # validation elements that decide the options of a yardstick
-MAX_NEIGHBOURS = 1000  # of a name that count
+MAX_NEIGHBOURS = 1000  # counted for each name
 MAX_EASE_NAMES = 6000  # EASE inverts a matrix of names by names
 EASE_RIDGE = (100.0, 500.0)
 
@@ -134,7 +134,7 @@ def strong_yardsticks(
 ) -> dict[str, np.ndarray]:
     """The ranks of each strong yardstick that suits the corpus, counted from the rows that a model may remember."""
     events = Events.of(corpus)
-    later = Events.of(corpus, ("train", "valid")) if split == "test" else events
+    later = Events.of(corpus, REMEMBERED_SPLITS) if split == "test" else events
     tuning = HeldOut.of(corpus, "valid", seq_len, draws=TUNING_ROWS) if len(corpus.rows("valid")) else None
     made: dict[str, Callable[[Events], Iterator[Scores]]] = {
         "counting": counting,

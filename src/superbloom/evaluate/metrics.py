@@ -15,7 +15,7 @@ from superbloom.corpus import Kind
 KS = (1, 10, 20)
 DEEPEST = max(KS)
 DECILES = 10
-BINS = 10  # of a reliability diagram
+BINS = 10  # in a reliability diagram
 Z_95 = 1.959964  # standard deviations of a two-sided 95 % interval
 
 

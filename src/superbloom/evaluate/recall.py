@@ -24,7 +24,7 @@ from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
-from superbloom.memory import remember
+from superbloom.memory import REMEMBERED_SPLITS, can_remember, remember
 from superbloom.model import check_vocabulary
 from superbloom.predict import Beliefs, Predictor
 from superbloom.search import TopK
@@ -170,7 +170,7 @@ def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
     memory = predictor.memory
     if memory is None or (split != "valid" and memory.corpus == corpus.fingerprint()):
         return predictor
-    splits = ("train",) if split == "valid" else ("train", "valid")
+    splits = ("train",) if split == "valid" else REMEMBERED_SPLITS
     counted = remember(corpus, memory.kind, splits, memory.neighbours)
     counted = None if counted is None else replace(counted, weights=memory.weights)
     return predictor.with_memory(counted)
@@ -189,6 +189,6 @@ def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: Evaluate
             similar = similarity(corpus)
             found["co-occurrence"] = cooccurrence(similar, held_out, DEEPEST)
             found["co-occurrence, near"] = cooccurrence(similar, held_out, DEEPEST, near=True)
-        if corpus.target_vocab is None:
+        if can_remember(corpus):
             found |= strong_yardsticks(corpus, asked.split, held_out, seq_len, asked.filter_seen)
     return {name: recall(rank) for name, rank in found.items()}

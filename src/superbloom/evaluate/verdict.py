@@ -7,7 +7,7 @@ from typing import Any
 from superbloom.corpus import Corpus
 from superbloom.evaluate.counting import best_ranks, counting
 from superbloom.evaluate.held_out import HeldOut
-from superbloom.memory import Events
+from superbloom.memory import Events, can_remember
 
 RECALL = "10"  # the figure that is compared
 REMEDY = "train longer (--minutes), keep both pairs and rows (--remember both), or raise --dim"
@@ -24,13 +24,13 @@ def verdict(figures: dict[str, Any]) -> str | None:
     if not yardsticks:
         return None
     best = max(yardsticks, key=lambda name: yardsticks[name][RECALL]["value"])
-    return line(figures["recall"][RECALL]["value"], best, yardsticks[best][RECALL]["value"])
+    return comparison(figures["recall"][RECALL]["value"], best, yardsticks[best][RECALL]["value"])
 
 
-def line(own: float, name: str, other: float) -> str:
+def comparison(own: float, name: str, other: float) -> str:
     """The comparison of a model with one yardstick.
 
-    >>> line(0.2, "counting", 0.25)
+    >>> comparison(0.2, "counting", 0.25)
     'behind counting: rec@10 0.200, counting 0.250; train longer (--minutes), keep both pairs and rows (...
     """
     found = f"rec@10 {own:.3f}, {name} {other:.3f}"
@@ -39,7 +39,7 @@ def line(own: float, name: str, other: float) -> str:
 
 def counting_on_validation(corpus: Corpus, seq_len: int, draws: int) -> float | None:
     """rec@10 of counting on validation rows, with its options chosen on the same rows; None where it cannot count."""
-    if corpus.target_vocab is not None or corpus.vocab.is_text or not len(corpus.rows("valid")):
+    if not can_remember(corpus) or not len(corpus.rows("valid")):
         return None
     held_out = HeldOut.of(corpus, "valid", seq_len, draws=draws)
     events = Events.of(corpus)

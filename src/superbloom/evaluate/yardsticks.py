@@ -6,14 +6,15 @@ from training rows.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from scipy import sparse
 
 from superbloom.corpus import Corpus
-from superbloom.evaluate.counting import rank_of
+from superbloom.evaluate.counting import rank_of, ranks_of
 from superbloom.evaluate.held_out import HeldOut
-
-ROWS_PER_CHUNK = 256
+from superbloom.memory import Context
 
 
 def popularity(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
@@ -39,16 +40,10 @@ def cooccurrence(similar: sparse.csr_matrix, held_out: HeldOut, deepest: int, ne
 
     near: an element of the context counts with 1 / its distance, which a model that sees distances may learn.
     """
-    ranks = []
-    for start in range(0, len(held_out.ids), ROWS_PER_CHUNK):
-        context = held_out.ids[start : start + ROWS_PER_CHUNK]
-        row, column = np.nonzero(context >= 0)  # neither PAD nor MASK
-        shape = (len(context), similar.shape[0])
-        distance = np.abs(column - held_out.places[start + row]) if near else np.ones(len(row))
-        weights = (1 / np.maximum(distance, 1)).astype(np.float32)
-        contexts = sparse.csr_matrix((weights, (row, context[row, column])), shape=shape)
-        scores = contexts @ similar
-        for i, target in enumerate(held_out.targets[start : start + ROWS_PER_CHUNK]):
-            mine = slice(scores.indptr[i], scores.indptr[i + 1])
-            ranks.append(min(deepest, rank_of(target, scores.indices[mine], scores.data[mine])))
-    return np.array(ranks)
+    ranks = ranks_of(partial(_together, similar, near), held_out, similar.shape[0], filter_seen=False)
+    return np.minimum(ranks, deepest)
+
+
+def _together(similar: sparse.csr_matrix, near: bool, context: Context) -> sparse.csr_matrix:
+    weights = context.nearness if near else np.ones_like(context.nearness)
+    return context.matrix(weights, context.query, context.names) @ similar

@@ -7,8 +7,8 @@ parts.py turns both into distributions over names, mixture.py weighs them agains
 memory.py holds everything together.
 """
 
-from superbloom.memory.events import Events
-from superbloom.memory.memory import Memory, Recalled, remember
+from superbloom.memory.events import REMEMBERED_SPLITS, Events
+from superbloom.memory.memory import Memory, Recalled, can_remember, remember
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
 from superbloom.memory.parts import Context, directed, names_of_rows, without
@@ -17,12 +17,14 @@ from superbloom.memory.rows import Rows
 __all__ = [
     "NETWORK",
     "PARTS",
+    "REMEMBERED_SPLITS",
     "Context",
     "Events",
     "Memory",
     "Pairs",
     "Recalled",
     "Rows",
+    "can_remember",
     "directed",
     "fit_weights",
     "names_of_rows",

@@ -14,6 +14,7 @@ from superbloom.corpus import SPLITS, Corpus
 from superbloom.errors import InputError
 
 MAX_PIECE_IDS = 64
+REMEMBERED_SPLITS = ("train", "valid")  # what a finished model remembers; test rows never join
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,19 @@ def are_lists(starts: np.ndarray, size: int, most: int) -> bool:
     if not 1 < len(starts) <= most + 1:
         return False
     return bool(starts[0] == 0 and starts[-1] == size and (starts[1:] >= starts[:-1]).all())
+
+
+def entries_of(starts: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of the lists of names (any,): which name each belongs to, and where it lies.
+
+    Names that were added later have no list.
+
+    >>> [part.tolist() for part in entries_of(np.array([0, 2, 3]), np.array([1, 0, 7]))]
+    [[0, 1, 1], [2, 0, 1]]
+    """
+    known = np.minimum(names, len(starts) - 2)
+    lengths = np.where(names == known, starts[known + 1] - starts[known], 0)
+    return np.repeat(np.arange(len(names)), lengths), runs(starts[known], lengths)
 
 
 def taken(values: np.ndarray, at: np.ndarray, below: int) -> np.ndarray:

@@ -87,18 +87,23 @@ class Memory:
         return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)))
 
 
+def can_remember(corpus: Corpus) -> bool:
+    """Whether pairs and rows can be counted: not in text, whose documents are long, nor with a second vocabulary."""
+    return corpus.target_vocab is None and not corpus.vocab.is_text
+
+
 def remember(
     corpus: Corpus, what: str, splits: Sequence[str] = ("train",), neighbours: int = TrainConfig.neighbours
 ) -> Memory | None:
     """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
 
-    There is none of text, whose documents are too long, and none where a model predicts other names than it reads.
+    None as well if the corpus cannot be remembered (see can_remember).
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
     ['network', 'pairs', 'pairs squared', 'rows', 'places', 'repeats', 'row repeats']
     """
-    if what == "none" or corpus.target_vocab is not None or corpus.vocab.is_text:
+    if what == "none" or not can_remember(corpus):
         return None
     events = Events.of(corpus, splits)
     pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None

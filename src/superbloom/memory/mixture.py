@@ -10,7 +10,7 @@ import numpy as np
 NETWORK = "network"
 PARTS = (NETWORK, "pairs", "pairs squared", "rows", "places", "repeats", "row repeats")
 EM_STEPS = 200
-NETWORK_ROWS = 3
+NETWORK_ROWS = 3  # rows that the network is taken to explain before any are seen
 MIN_WEIGHT = 1e-3  # a part below it is left out, and the network has at least this: no name is impossible
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from superbloom.memory.events import Events, are_lists, runs, taken
+from superbloom.memory.events import Events, are_lists, entries_of, taken
 
 WINDOW_IDS = 10  # the largest distance between two names of a pair
 MAX_CHUNK_EVENTS = 1_000_000  # counted at a time: bounds memory
-AFTER_SCALE = 255
+AFTER_SCALE = 255  # one byte holds a share
 SHRINKAGE = 10  # occurrences added to every count, so that names seen once or twice are not the most similar ones
 
 
@@ -49,10 +49,7 @@ class Pairs:
 
         Names that were added later have none.
         """
-        known = np.minimum(names, len(self.starts) - 2)
-        begins, lengths = self.starts[known], np.where(names == known, self.starts[known + 1] - self.starts[known], 0)
-        at = runs(begins, lengths)
-        of = np.repeat(np.arange(len(names)), lengths)
+        of, at = entries_of(self.starts, names)
         weights = taken(self.weights, at, WINDOW_IDS * WINDOW_IDS).astype(np.float32)
         return of, taken(self.ids, at, num_ids), weights, self.after[at] / np.float32(AFTER_SCALE)
 
@@ -67,7 +64,7 @@ class Pairs:
         is_other = ~np.isin(near, names)
         ids, at = np.unique(near[is_other], return_inverse=True)
         scores = np.bincount(at, cosines[is_other], len(ids))
-        order = np.lexsort((ids, -scores))  # of equal scores, the more frequent name first
+        order = np.lexsort((ids, -scores))  # equal scores: the smaller id, a more frequent name
         return ids[order], scores[order]
 
 

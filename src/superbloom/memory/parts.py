@@ -22,7 +22,7 @@ from superbloom.memory.rows import Rows, Similar
 
 OTHER_SIDE = 0.3  # weight of a pair in the direction that the context does not have
 MAX_SHIFT = 3  # places beside the matching one that still count, less and less
-ROW_POWER, PLACE_POWER = 3, 2  # of similarity: close rows count more
+ROW_POWER, PLACE_POWER = 3, 2  # powers of a row's similarity; a higher one favours close rows
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def neighbours(context: Context, pairs: Pairs) -> sparse.csr_matrix:
 def directed(context: Context, pairs: Pairs, other_side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The neighbours of the context: the element they belong to, their ids, and weights for the direction they lie in.
 
-    other_side: what a pair in the direction that the context does not have counts.
+    other_side: the weight of a pair in the other direction.
     """
     of, names, weights, after = pairs.of(context.names, context.num_ids)
     right = np.where(context.distance[of] > 0, after, 1 - after)  # the share in the direction of the place

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from superbloom.memory.events import Events, are_lists, runs, taken
+from superbloom.memory.events import Events, are_lists, entries_of, runs, taken
 
 MAX_ROW_EVENTS = 20_000_000  # ids of rows that are kept: beyond, evenly spaced rows
 PLACES_PER_NAME = 400  # occurrences of a name that are looked at, evenly spaced
-SIMILAR_ROWS = 200  # that a context is compared with in detail
+SIMILAR_ROWS = 200  # a context is compared with these in detail
+MIN_RARITY = 0.05  # a name that every row holds still makes a row a little similar
 LENGTH_OFFSET = 5.0  # longer rows hold more of any context; similarity is divided by the root of length + this
 
 
@@ -26,7 +27,7 @@ class Matches(NamedTuple):
     entry: np.ndarray  # which element of the context
     event: np.ndarray  # where it occurs
     row: np.ndarray
-    similarity: np.ndarray  # of the row
+    similarity: np.ndarray  # the row's
 
 
 class Similar(NamedTuple):
@@ -46,7 +47,7 @@ class Rows:
     ids: np.ndarray  # (events,) int32
     place_starts: np.ndarray  # (num_ids + 1,) int64
     places: np.ndarray  # (any,) int32, positions in ids, ascending
-    rarity: np.ndarray  # (num_ids,) float32, log(pieces / occurrences of the name), and a little more
+    rarity: np.ndarray  # (num_ids,) float32, log(pieces / occurrences of the name) + MIN_RARITY
 
     @classmethod
     def keep(cls, events: Events, places_per_name: int = PLACES_PER_NAME, most: int = MAX_ROW_EVENTS) -> Rows:
@@ -59,7 +60,7 @@ class Rows:
         chosen = np.repeat(bounds[:-1], kept) + number * np.repeat(counts, kept) // np.repeat(kept, kept)
         places = np.argsort(pieces.ids, kind="stable")[chosen].astype(np.int32)
         total = len(pieces.row)
-        rarity = np.log((1 + total) / (1 + np.minimum(counts, total))) + 0.05
+        rarity = np.log((1 + total) / (1 + np.minimum(counts, total))) + MIN_RARITY
         starts = np.concatenate([[0], np.cumsum(kept)])
         return cls(pieces.starts, pieces.ids, starts, places, rarity.astype(np.float32))
 
@@ -76,15 +77,12 @@ class Rows:
 
         The context is one entry per name (any,): its query, ascending, its id, and its distance to the place asked for.
         """
-        known = np.minimum(names, len(self.place_starts) - 2)
-        begins = self.place_starts[known]
-        lengths = np.where(names == known, self.place_starts[known + 1] - begins, 0)
-        event = taken(self.places, runs(begins, lengths), len(self.ids)).astype(np.int64)
-        entry = np.repeat(np.arange(len(names)), lengths)
+        entry, at = entries_of(self.place_starts, names)
+        event = taken(self.places, at, len(self.ids)).astype(np.int64)
         row = np.searchsorted(self.starts, event, side="right") - 1
-        gain = self.rarity[known] / np.sqrt(np.maximum(1, np.abs(distance)))
+        gain = self.rarity[names[entry]] / np.sqrt(np.maximum(1, np.abs(distance[entry])))
         shape = (num_queries, len(self.starts) - 1)
-        total = sparse.csr_matrix((gain[entry], (query[entry], row)), shape=shape)
+        total = sparse.csr_matrix((gain, (query[entry], row)), shape=shape)
         total.data /= np.sqrt(self.starts[total.indices + 1] - self.starts[total.indices] + LENGTH_OFFSET)
         best = _largest(total, SIMILAR_ROWS)
         of, which = np.repeat(np.arange(num_queries), np.diff(best.indptr)), best.indices.astype(np.int64)

@@ -15,10 +15,11 @@ import numpy as np
 from superbloom.answers import Found, Neighbour, Similar
 from superbloom.config import SimilarOptions
 from superbloom.errors import InputError
+from superbloom.memory import NETWORK
 from superbloom.predict.predictor import Predictor
 from superbloom.predict.query import Query
 
-PAIRS, NETWORK = "pairs", "network"  # where similar names come from
+PAIRS = "pairs"  # where similar names come from, if not from the network
 MAX_LISTED = 3  # names in a note
 
 

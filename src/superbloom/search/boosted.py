@@ -20,12 +20,11 @@ from superbloom.ranking import EMPTY_KEY, LOWEST_SCORE, keys_of, scores_of, unke
 from superbloom.search.arguments import checked_floor, checked_k
 from superbloom.search.filters import Filter
 from superbloom.search.opening import Limits, TopK
-from superbloom.search.posterior import log_probability
+from superbloom.search.posterior import SLACK, log_probability
 from superbloom.search.scoring import IdPrior
 
 FIRST_EXTRA = 32  # ids beyond k whose probability is computed first
 GROWTH = 4  # factor of their number, while another id may be among the k best
-SLACK = 1e-5  # of upper bounds, because they round
 
 
 class Boosts(NamedTuple):
@@ -48,8 +47,12 @@ def boosted_log_probability(
     log_probs: Tensor, bloom: BloomHash, ids: Tensor, boosts: Boosts, prior: IdPrior | None = None
 ) -> Tensor:
     """log(p(s) + boost(s)) of ids (batch, any), float32; −1 fills and has −inf."""
-    network = log_probability(log_probs, bloom, ids, prior).double()
-    return torch.logaddexp(network, boosts.of(ids).log()).float()
+    return _sum(log_probability(log_probs, bloom, ids, prior), boosts.of(ids))
+
+
+def _sum(network: Tensor, boosts: Tensor) -> Tensor:
+    """log(p + boost), summed in float64 and rounded to float32."""
+    return torch.logaddexp(network.double(), boosts.double().log()).float()
 
 
 def boosted_top_k(
@@ -109,8 +112,7 @@ def _best_boosted(
     while True:
         at = order.indices[:, begin:end]
         chosen = torch.where(order.values[:, begin:end] >= 0, ids.gather(1, at), -1)
-        network = log_probability(log_probs, bloom, chosen, prior).double()
-        scores = torch.logaddexp(network, boosts.values.gather(1, at).double().log()).float()
+        scores = _sum(log_probability(log_probs, bloom, chosen, prior), boosts.values.gather(1, at))
         keys = torch.where(chosen < 0, EMPTY_KEY, keys_of(scores, chosen))
         best = torch.cat([best, keys], dim=1).topk(largest_k, dim=1).values
         if end == total:

@@ -8,7 +8,7 @@ from superbloom.config import TrainConfig, train_config
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities
-from superbloom.memory import Memory, remember
+from superbloom.memory import REMEMBERED_SPLITS, Memory, remember
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.training.repetition import fit_repetition
@@ -27,7 +27,7 @@ def remembered(model: Model, corpus: Corpus) -> Model:
     if model.memory is None:
         memory = _weighed_memory(model, corpus, train_config(), None)
     else:
-        memory = remember(corpus, model.memory.kind, ("train", "valid"), model.memory.neighbours)
+        memory = remember(corpus, model.memory.kind, REMEMBERED_SPLITS, model.memory.neighbours)
         memory = None if memory is None else replace(memory, weights=model.memory.weights)
     if memory is None:
         raise InputError(
@@ -47,5 +47,5 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     predictor = Predictor(model)
     parts = memory_probabilities(memory, held_out, corpus.num_ids, predictor.chunk)
     weights = memory.weighed(network_probabilities(predictor, held_out), parts, rows).weights
-    whole = remember(corpus, config.remember, ("train", "valid"), config.neighbours)
+    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours)
     return None if whole is None else replace(whole, weights=weights)
