@@ -21,8 +21,8 @@ from superbloom import Corpus
 from superbloom.config import ModelConfig, TrainConfig
 from superbloom.evaluate import HeldOut, memory_probabilities
 from superbloom.evaluate.counting import rank_of
-from superbloom.memory import PARTS, Context, Events, Memory, Pairs, Rows, remember
-from superbloom.memory.parts import distributions
+from superbloom.memory import PARTS, Events, Memory, Pairs, Rows, remember
+from superbloom.memory.parts import parts_of
 from superbloom.memory.rows import PLACES_PER_NAME
 from tools.record import between_marks, keep, markdown, report
 
@@ -46,11 +46,13 @@ def measured(corpus: Corpus, neighbours: int, places: int) -> dict[str, Any]:
     prior = corpus.id_counts("train") + 1.0
     prior /= prior.sum()
     parts = memory_probabilities(memory, held_out, corpus.num_ids, CHUNK_ROWS)
-    memory = memory.weighed(prior[held_out.targets], parts)
+    memory = memory.weighed(prior[held_out.targets], parts, len(corpus.rows("valid")))
     ranks, likelihood = [], 0.0
     for ids, asked, targets in held_out.parts(CHUNK_ROWS):
         recalled = memory.recall(ids.numpy(), asked[:, 0].numpy(), corpus.num_ids)
-        scores = recalled.probabilities.toarray() + recalled.network[:, None] * prior
+        scores = recalled.network[:, None] * prior
+        query, column = np.nonzero(recalled.ids >= 0)
+        scores[query, recalled.ids[query, column]] += recalled.share[query, column]
         own = scores[np.arange(len(targets)), targets.numpy()][:, None]
         is_ahead = (scores > own) | ((scores == own) & (np.arange(corpus.num_ids) < targets.numpy()[:, None]))
         ranks.append(is_ahead.sum(axis=1))
@@ -74,10 +76,12 @@ def parts_alone(corpus: Corpus) -> dict[str, dict[str, float]]:
     held_out = HeldOut.of(corpus, "valid", ModelConfig.seq_len, draws=ELEMENTS)
     ranks: dict[str, list[int]] = {part: [] for part in memory.parts[1:]}
     for ids, asked, targets in held_out.parts(CHUNK_ROWS):
-        context = Context.of(ids.numpy(), asked[:, 0].numpy(), corpus.num_ids)
-        for part, matrix in distributions(context, memory.pairs, memory.rows).items():
-            rows = zip(matrix.indptr[:-1], matrix.indptr[1:], targets.tolist(), strict=True)
-            ranks[part] += [rank_of(target, matrix.indices[a:b], matrix.data[a:b]) for a, b, target in rows]
+        evidence = memory.evidence(ids.numpy(), asked[:, 0].numpy(), corpus.num_ids)
+        bounds = np.searchsorted(evidence.query, np.arange(len(targets) + 1))
+        for part, values in parts_of(evidence).items():
+            for target, a, b in zip(targets.tolist(), bounds[:-1], bounds[1:], strict=True):
+                is_known = values[a:b] > 0
+                ranks[part].append(rank_of(target, evidence.ids[a:b][is_known], values[a:b][is_known]))
     return {part: {str(k): float((np.array(rank) < k).mean()) for k in (1, 10)} for part, rank in ranks.items()}
 
 

@@ -2,16 +2,19 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from superbloom.corpus import Corpus
-from superbloom.memory import Context, Events, Memory, Pairs, Rows, fit_weights, names_of_rows, remember
+from superbloom.memory import Context, Events, Memory, Pairs, Ranker, Rows, fit_weights, names_of_rows, remember
 from superbloom.memory import events as events_module
+from superbloom.memory import memory as memory_module
 from superbloom.memory import pairs as pairs_module
+from superbloom.memory.evidence import DISTANCES, OTHER_SIDE, Evidence
 from superbloom.memory.pairs import AFTER_SCALE, SHRINKAGE, WINDOW_IDS
-from superbloom.memory.parts import OTHER_SIDE, distributions, neighbours
+from superbloom.memory.parts import parts_of
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +96,8 @@ def test_names_that_were_added_later_have_no_similar_ones(corpus):
 
 def test_neighbours_of_a_context_count_distance_and_direction(corpus):
     context = [5, -2, 9, 2]
-    found = neighbours(
-        Context.of(np.array([context]), np.array([1]), corpus.num_ids), Pairs.count(Events.of(corpus), 99)
-    )
+    asked = Context.of(np.array([context]), np.array([1]), corpus.num_ids)
+    found = Evidence.of(asked, Pairs.count(Events.of(corpus), 99), None)
     both, following, counts = plain_pairs(corpus)
     expected = defaultdict(float)
     for place, name in enumerate(context):
@@ -106,7 +108,8 @@ def test_neighbours_of_a_context_count_distance_and_direction(corpus):
                 right = following[first, second] if place < 1 else weight - following[first, second]
                 nearness = 1 / abs(place - 1)
                 expected[second] += nearness * (right + OTHER_SIDE * (weight - right)) / counts[name]
-    assert dict(zip(found.indices.tolist(), found.data.tolist(), strict=True)) == pytest.approx(expected, rel=5e-3)
+    weights = zip(found.ids.tolist(), found.columns["pairs"].tolist(), strict=True)
+    assert {id_: weight for id_, weight in weights if weight} == pytest.approx(expected, rel=5e-3)
 
 
 def test_similar_rows_share_rare_and_near_names():
@@ -118,10 +121,8 @@ def test_similar_rows_share_rare_and_near_names():
     similar = kept.similar(context.query, context.names, context.distance, 1)
     best = similar.similarity.argmax()
     assert {"b", "c"} <= set(corpus.vocab.names(kept.ids[kept.starts[similar.row[best]] :][:3].tolist()))
-    names = names_of_rows(context, kept, similar)
-    order = [corpus.vocab.name(int(id_)) for id_ in names.indices[np.argsort(-names.data)]]
-    assert set(order) == {"a", "b", "c", "d"}
-    assert not {"x", "q"} & set(order)
+    _, names, _ = names_of_rows(context, kept, similar)
+    assert set(corpus.vocab.names(names.tolist())) == {"a", "b", "c", "d"}
     assert kept.is_sound(corpus.num_ids)
 
 
@@ -130,17 +131,68 @@ def test_places_point_to_what_followed():
     rows = [["a", "b", "c", f"u{i}", f"v{i}"] for i in range(30)]
     corpus = Corpus.from_sequences(rows)
     a, b, c = (corpus.vocab.id(name) for name in "abc")
-    found = distributions(
-        Context.of(np.array([[a, b, -2]]), np.array([2]), corpus.num_ids),
-        *(lambda events: (Pairs.count(events, 50), Rows.keep(events)))(Events.of(corpus)),
-    )
+    events = Events.of(corpus)
+    context = Context.of(np.array([[a, b, -2]]), np.array([2]), corpus.num_ids)
+    evidence = Evidence.of(context, Pairs.count(events, 50), Rows.keep(events))
+    found = parts_of(evidence)
     for part in ("pairs", "pairs squared", "places"):
-        assert found[part].indices[found[part].data.argmax()] in (a, b, c)
-    assert found["places"].indices[found["places"].data.argmax()] == c
-    assert not {a, b} & set(found["rows"].indices.tolist())
-    assert set(found["repeats"].indices.tolist()) == {a, b}
-    for matrix in found.values():
-        assert matrix.sum() == pytest.approx(1) or not matrix.nnz
+        assert evidence.ids[found[part].argmax()] in (a, b, c)
+    assert evidence.ids[found["places"].argmax()] == c
+    assert not {a, b} & set(evidence.ids[found["rows"] > 0])
+    assert set(evidence.ids[found["repeats"] > 0]) == {a, b}
+    for values in found.values():
+        assert values.sum() == pytest.approx(1) or not values.any()
+
+
+def plain_evidence(corpus: Corpus, context: list[int], place: int) -> dict[str, dict[int, float]]:
+    """The columns of pairs by loops, for a memory that keeps all pairs."""
+    both, following, counts = plain_pairs(corpus)
+    found = defaultdict(lambda: defaultdict(float))
+    for at, name in enumerate(context):
+        distance = abs(at - place)
+        for (first, second), weight in both.items():
+            if name != first:
+                continue
+            right = following[first, second] if at < place else weight - following[first, second]
+            aimed = (right + OTHER_SIDE * (weight - right)) / counts[name]
+            column = next(column for column, (low, high) in DISTANCES.items() if low <= distance <= high)
+            found[column][second] += aimed
+            found["pairs anywhere"][second] += weight / counts[name]
+            found["pairs, frequent"][second] += aimed * counts[name] / distance
+            found["voters"][second] += 1
+    return found
+
+
+def test_evidence_of_pairs_equals_a_plain_recount(corpus):
+    context, place = [5, 9, 2, 5, 1, 0, 7, 8, 3, 12, 4, -2, 6], 11
+    asked = Context.of(np.array([context]), np.array([place]), corpus.num_ids)
+    found = Evidence.of(asked, Pairs.count(Events.of(corpus), 99), None)
+    expected = plain_evidence(corpus, context, place)
+    assert set(expected) == {*DISTANCES, "pairs anywhere", "pairs, frequent", "voters"}
+    for column, weights in expected.items():
+        own = {
+            id_: value for id_, value in zip(found.ids.tolist(), found.columns[column].tolist(), strict=True) if value
+        }
+        assert own == pytest.approx({id_: weight for id_, weight in weights.items() if weight}, rel=5e-3, abs=1e-6)
+
+
+def test_evidence_of_rows_equals_a_plain_recount(corpus):
+    events = Events.of(corpus)
+    rows = Rows.keep(events, places_per_name=10**6)
+    context = Context.of(np.array([[3, 40, -2]]), np.array([2]), corpus.num_ids)
+    similar = rows.similar(context.query, context.names, context.distance, 1)
+    levels, counts = defaultdict(float), defaultdict(int)
+    for row, similarity in zip(similar.row.tolist(), similar.similarity.tolist(), strict=True):
+        for id_ in rows.ids[rows.starts[row] : rows.starts[row + 1]].tolist():
+            levels[id_] += similarity
+            counts[id_] += 1
+    found = Evidence.of(context, None, rows)
+    by_id = {
+        column: dict(zip(found.ids.tolist(), found.columns[column].tolist(), strict=True)) for column in found.columns
+    }
+    assert by_id["rows, level"] == pytest.approx(levels)
+    assert by_id["row count"] == counts
+    assert by_id["frequency"] == {id_: 1 + (events.ids == id_).sum() for id_ in by_id["frequency"]}
 
 
 def test_long_rows_are_cut_into_pieces_of_about_equal_size(monkeypatch):
@@ -183,29 +235,59 @@ def test_recalled_probabilities_and_the_network_sum_to_one(corpus):
     contexts = np.full((4, 6), -1)
     contexts[0, :4], contexts[1, :2], contexts[2, 0] = [3, 1, 4, 1], [5, 9], 7
     recalled = memory.recall(contexts, np.array([4, 2, 1, 0]), corpus.num_ids)
-    totals = np.asarray(recalled.probabilities.sum(axis=1)).ravel() + recalled.network
-    assert totals == pytest.approx(np.ones(4))
+    assert recalled.share.sum(axis=1) + recalled.network == pytest.approx(np.ones(4))
     assert recalled.network[3] == pytest.approx(1)  # nothing is known, so the network answers alone
+    assert (np.diff(recalled.share, axis=1) <= 0).all()  # the largest share first
+
+
+def test_scores_of_recalled_names_and_the_rest_sum_to_one(corpus):
+    """With any ranker, and whatever the network says."""
+    rng = np.random.default_rng(3)
+    memory = remember(corpus, "both").weighed(rng.random(50), rng.random((50, 6)), rows=50)
+    contexts, places = np.array([[3, 1, -2, 4], [-2, -1, -1, -1], [9, 9, 9, -2]]), np.array([2, 0, 3])
+    network = rng.dirichlet(np.ones(corpus.num_ids), size=3)
+    numbers = [rng.normal(size=n) / 9 for n in (memory.num_features, 4 * memory.num_features, 4, 4, 1)]
+    for ranker in (None, Ranker(*numbers)):
+        ranked = replace(memory, ranker=ranker)
+        recalled = ranked.recall(contexts, places, corpus.num_ids)
+        is_name = recalled.ids >= 0
+        own = np.where(is_name, np.log(network[np.arange(3)[:, None], recalled.ids.clip(0)]), -np.inf)
+        scores, log_network = ranked.scores(recalled, own)
+        others = network.sum(axis=1) - np.exp(own).sum(axis=1)
+        assert np.exp(scores).sum(axis=1) + np.exp(log_network) * others == pytest.approx(np.ones(3))
+        assert (scores[~is_name] == -np.inf).all()
+        assert log_network[1] == pytest.approx(0)  # nothing is known
+
+
+def test_only_the_names_with_the_largest_share_are_recalled(corpus, monkeypatch):
+    memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
+    asked = np.array([[3, 1, -2]]), np.array([2]), corpus.num_ids
+    everything = memory.recall(*asked)
+    monkeypatch.setattr(memory_module, "MAX_NAMES", 5)
+    few = memory.recall(*asked)
+    assert few.ids.tolist() == everything.ids[:, :5].tolist()
+    assert few.share.tolist() == everything.share[:, :5].tolist()
 
 
 def test_what_each_part_gives_an_answer_sums_to_the_whole(corpus):
     memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
     context, place = np.array([3, 1, -2, 4]), 2
     recalled = memory.recall(context[None], np.array([place]), corpus.num_ids)
-    answers = recalled.probabilities.indices[:10]
-    shares = memory.shares(context, place, answers, corpus.num_ids)
-    assert sum(shares.values()) == pytest.approx(recalled.probabilities.data[:10])
+    network, shares = memory.shares(context, place, recalled.ids[0, :10], corpus.num_ids)
+    assert sum(shares.values()) == pytest.approx(recalled.share[0, :10])
+    assert network == recalled.network[0]
 
 
 def test_a_hidden_name_has_the_probability_that_the_parts_recall(corpus):
     memory = remember(corpus, "both")
     contexts, places, targets = np.array([[3, 1, -2], [8, 2, -2]]), np.array([2, 2]), np.array([0, 5])
     found = memory.probabilities_of(targets, contexts, places, corpus.num_ids)
-    parts = distributions(Context.of(contexts, places, corpus.num_ids), memory.pairs, memory.rows)
+    evidence = memory.evidence(contexts, places, corpus.num_ids)
+    parts = parts_of(evidence)
     for column, part in enumerate(memory.parts[1:]):
-        dense = parts[part].toarray()
         for row, target in enumerate(targets):
-            expected = dense[row, target] if dense[row].any() else math.nan
+            own = evidence.query == row
+            expected = parts[part][own & (evidence.ids == target)].sum() if parts[part][own].any() else math.nan
             assert found[row, column] == pytest.approx(expected, nan_ok=True)
 
 
@@ -213,7 +295,8 @@ def test_names_that_were_added_later_have_no_memory(corpus):
     memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
     more = corpus.num_ids + 5
     recalled = memory.recall(np.array([[corpus.num_ids + 2, -2]]), np.array([1]), more)
-    assert recalled.probabilities.indices.tolist() == [corpus.num_ids + 2]  # only the repetition of the context
+    assert recalled.ids.tolist() == [[corpus.num_ids + 2]]  # only the repetition of the context
+    assert recalled.evidence[0, 0, memory.columns.index("frequency")] == 1
 
 
 @pytest.mark.parametrize(("what", "parts"), [("pairs", 4), ("rows", 5), ("both", 7)])

@@ -35,7 +35,8 @@ def test_an_answer_has_the_probability_of_network_and_memory(superbloom):
     network = log_probability(
         model.log_probs(ids, torch.tensor([[2]])), model.bloom, everyone, superbloom.predictor.id_prior
     )
-    expected = recalled.network[0] * network[0].double().exp().numpy() + recalled.probabilities.toarray()[0]
+    expected = recalled.network[0] * network[0].double().exp().numpy()
+    expected[recalled.ids[0]] += recalled.share[0]
     found = superbloom.predict([*context, MASK], k=len(model.vocab))
     assert sum(answer.probability for answer in found) == pytest.approx(1, abs=1e-4)
     for answer in found:
@@ -235,9 +236,10 @@ def test_beliefs_of_some_queries_are_those_of_all(superbloom):
     beliefs = superbloom.predictor.beliefs(ids, torch.tensor([[2], [1]]))
     second = beliefs.rows([1])
     assert torch.equal(second.log_probs[0], beliefs.log_probs[1])
+    score = superbloom.predictor.log_probability
     everyone = torch.arange(192)[None]
-    assert torch.equal(second.boosts().of(everyone)[0], beliefs.boosts().of(everyone.expand(2, -1))[1])
-    assert Beliefs(beliefs.log_probs).boosts() is None
+    assert torch.equal(score(second, everyone)[0], score(beliefs, everyone.expand(2, -1))[1])
+    assert Beliefs(beliefs.log_probs).given() is None
 
 
 @pytest.fixture(scope="module")

@@ -376,7 +376,7 @@ def test_the_parts_of_a_probability_add_up_to_it(mask_as, context):
     for mask, found in enumerate(ask(asked, query)):
         network = everyone(asked, query, mask).probability
         beliefs = asked.beliefs(torch.tensor([query.ids]), torch.tensor([query.places]))
-        weight = beliefs.recalled.network[mask]
+        weight = beliefs.log_network[mask].exp().item()
         for prediction, why in zip(found.predictions, found.explanation.why, strict=True):
             assert next(iter(why.parts)) == "network"
             assert set(why.parts) <= set(WEIGHTS)
@@ -421,8 +421,8 @@ def test_the_proof_holds_for_every_id_with_a_memory(k, beam):
     proof, ids = found.explanation.certificate, torch.arange(NAMES)
     beliefs = asked.beliefs(torch.tensor([query.ids]), torch.tensor([query.places]))
     probability = asked.log_probability(beliefs, ids[None])[0].double().exp()
-    memory, weight = torch.from_numpy(beliefs.recalled.probabilities.toarray()[0]), float(beliefs.recalled.network[0])
-    network = everyone(asked, query, 0)
+    weight, network = beliefs.log_network[0].double().exp().item(), everyone(asked, query, 0)
+    memory = torch.zeros(NAMES, dtype=torch.double).scatter(0, beliefs.remembered.ids[0], beliefs.remembered.share[0])
     assert torch.allclose(weight * network.probability + memory, probability, rtol=CLOSE)
     for point in proof.points:
         id_ = asked.model.vocab.id(point.name)

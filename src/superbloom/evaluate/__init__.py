@@ -5,7 +5,7 @@ from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
 from superbloom.evaluate.recall import evaluate, ranks
 from superbloom.evaluate.tables import cell, markdown, plot_calibration, plot_deciles, recall_table
 from superbloom.evaluate.verdict import comparison, counting_on_validation, verdict
-from superbloom.evaluate.weights import memory_probabilities, network_probabilities
+from superbloom.evaluate.weights import memory_probabilities, network_probabilities, ranking_examples
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "plot_calibration",
     "plot_deciles",
     "popularity",
+    "ranking_examples",
     "ranks",
     "recall_table",
     "share",

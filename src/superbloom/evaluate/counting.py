@@ -16,7 +16,7 @@ from scipy import sparse
 from superbloom.corpus import Corpus
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST
-from superbloom.memory import REMEMBERED_SPLITS, Context, Events, Pairs, Rows, directed, names_of_rows, without
+from superbloom.memory import REMEMBERED_SPLITS, Context, Events, Pairs, Rows, directed, names_of_rows
 
 Scores = Callable[[Context], sparse.csr_matrix]
 CHUNK_ROWS = 256
@@ -48,7 +48,8 @@ def nearest_rows(rows: Rows) -> Iterator[Scores]:
 
 def _row_names(rows: Rows, power: int, context: Context) -> sparse.csr_matrix:
     similar = rows.similar(context.query, context.names, context.distance, context.num_queries)
-    return names_of_rows(context, rows, similar._replace(similarity=similar.similarity**power))
+    query, names, similarity = names_of_rows(context, rows, similar)
+    return context.matrix(similarity**power, query, names)
 
 
 def ease(events: Events) -> Iterator[Scores]:
@@ -96,7 +97,10 @@ def best_ranks(
 
 
 def _without_context(scores: Scores, context: Context) -> sparse.csr_matrix:
-    return without(scores(context).tocsr(), context.present)
+    found = scores(context).tocsr()
+    rest = (found - found.multiply(context.present)).tocsr()
+    rest.eliminate_zeros()
+    return rest
 
 
 def ranks_of(scores: Scores, held_out: HeldOut, num_ids: int, filter_seen: bool) -> np.ndarray:

@@ -8,12 +8,10 @@ their hash. Which element is hidden depends only on the seed and the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from superbloom.config import EvaluateOptions, make
@@ -26,7 +24,7 @@ from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, 
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.memory import REMEMBERED_SPLITS, can_remember, remember
 from superbloom.model import check_vocabulary
-from superbloom.predict import Beliefs, Predictor
+from superbloom.predict import Beliefs, Predictor, Remembered
 from superbloom.search import TopK
 
 
@@ -72,9 +70,9 @@ def ranks(
         beliefs = predictor.beliefs(ids, places)
         top = predictor.search(beliefs, k, combine=combine, **options)
         rank = by_sum = network = memory = _rank_of(targets, top)
-        if apart and beliefs.recalled is not None:
+        if apart and beliefs.remembered is not None:
             network = _rank_of(targets, predictor.search(Beliefs(beliefs.log_probs), k, **options))
-            memory = _memory_ranks(targets, beliefs.recalled.probabilities, seen)
+            memory = _memory_ranks(targets, beliefs.remembered, seen)
         if apart and predictor.is_posterior(combine):
             by_sum = _rank_of(targets, predictor.search(beliefs, k, combine="sum", **options))
         hidden, likely = torch.zeros(len(ids)), torch.zeros(top.ids.shape)
@@ -88,14 +86,11 @@ def ranks(
     return Ranks(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _memory_ranks(targets: Tensor, recalled: sparse.csr_matrix, seen: Tensor | None) -> np.ndarray:
-    rows = zip(recalled.indptr[:-1], recalled.indptr[1:], targets.tolist(), strict=True)
-    return np.array(
-        [
-            rank_of(target, recalled.indices[a:b], recalled.data[a:b], None if seen is None else seen[row].numpy())
-            for row, (a, b, target) in enumerate(rows)
-        ]
-    )
+def _memory_ranks(targets: Tensor, remembered: Remembered, seen: Tensor | None) -> np.ndarray:
+    ids, share = remembered.ids.cpu().numpy(), remembered.share.cpu().numpy()
+    excluded = [None] * len(ids) if seen is None else list(seen.numpy())
+    rows = zip(targets.tolist(), ids, share, excluded, strict=True)
+    return np.array([rank_of(target, own[part > 0], part[part > 0], left_out) for target, own, part, left_out in rows])
 
 
 def _rank_of(targets: Tensor, top: TopK) -> np.ndarray:
@@ -172,7 +167,7 @@ def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
         return predictor
     splits = ("train",) if split == "valid" else REMEMBERED_SPLITS
     counted = remember(corpus, memory.kind, splits, memory.neighbours)
-    counted = None if counted is None else replace(counted, weights=memory.weights)
+    counted = None if counted is None else counted.as_in(memory)
     return predictor.with_memory(counted)
 
 

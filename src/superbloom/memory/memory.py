@@ -7,22 +7,30 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.memory.events import Events
+from superbloom.memory.evidence import Context, Evidence, columns_of
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
-from superbloom.memory.parts import Context, distributions
+from superbloom.memory.parts import parts_of
+from superbloom.memory.ranker import SMALLEST, Ranker
 from superbloom.memory.rows import Rows
+
+MAX_NAMES = 400  # that a memory brings for a query, those with the largest share
+TINY = np.finfo(np.float64).tiny
 
 
 class Recalled(NamedTuple):
-    """What the memory recalls for q queries."""
+    """The names that a memory brings for q queries, those with the largest share first; −1 fills."""
 
-    probabilities: sparse.csr_matrix  # (q, num_ids): the memory's share of p(s)
+    ids: np.ndarray  # (q, names)
+    share: np.ndarray  # (q, names) the memory's share of the mixture
+    parts: np.ndarray  # (q, names, parts − 1) the probability by each part, in the order of Memory.parts
     network: np.ndarray  # (q,) the weight that is left to the network
+    evidence: np.ndarray  # (q, names, columns) what is known about each name
+    lengths: np.ndarray  # (q,) the number of known elements
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class Memory:
     pairs: Pairs | None
     rows: Rows | None
     weights: Mapping[str, float] = field(default_factory=dict)
+    ranker: Ranker | None = None
     neighbours: int = TrainConfig.neighbours  # the most names that are kept for a name
     corpus: str = ""  # the fingerprint of the corpus that was counted
 
@@ -43,39 +52,110 @@ class Memory:
         return [part for part in PARTS if part not in missing]
 
     @property
+    def columns(self) -> list[str]:
+        """The kinds of evidence that this memory has."""
+        return columns_of(self.pairs is not None, self.rows is not None)
+
+    @property
     def kind(self) -> str:
         """What is remembered: "pairs", "rows" or "both"."""
         return "rows" if self.pairs is None else "pairs" if self.rows is None else "both"
 
+    @property
+    def _memory_weights(self) -> np.ndarray:
+        """The weights of the parts that are not the network."""
+        return np.array([self.weights[part] for part in self.parts[1:]])
+
+    def evidence(self, ids: np.ndarray, places: np.ndarray, num_ids: int) -> Evidence:
+        """All that is known about contexts (q, n) and the place asked for in each (q,)."""
+        return Evidence.of(Context.of(ids, places, num_ids), self.pairs, self.rows)
+
     def recall(self, ids: np.ndarray, places: np.ndarray, num_ids: int) -> Recalled:
-        """The memory's share of p(s) for contexts (q, n) and the place asked for in each (q,)."""
-        found = distributions(Context.of(ids, places, num_ids), self.pairs, self.rows)
-        total = sparse.csr_matrix((len(ids), num_ids))
-        network = np.ones(len(ids))
-        for part, matrix in found.items():
-            if weight := self.weights.get(part, 0.0):
-                total = total + weight * matrix
-                network -= weight * (np.diff(matrix.indptr) > 0)
-        total = total.tocsr()
-        total.sort_indices()
-        return Recalled(total, np.maximum(network, self.weights[NETWORK]))
+        """The names that the memory brings for contexts (q, n) and the place asked for in each (q,)."""
+        found = self.evidence(ids, places, num_ids)
+        parts = parts_of(found)
+        probabilities = np.stack([parts[part] for part in self.parts[1:]], axis=1)
+        share = probabilities @ self._memory_weights
+        order = np.lexsort((found.ids, -share, found.query))
+        counts = np.bincount(found.query, minlength=len(ids))
+        column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        kept, column = order[column < MAX_NAMES], column[column < MAX_NAMES]
+        slot = found.query[kept], column
+        names = min(MAX_NAMES, int(counts.max(initial=0)))
+
+        def padded(values: np.ndarray, fill: float = 0.0) -> np.ndarray:
+            table = np.full((len(ids), names, *values.shape[1:]), fill, values.dtype)
+            table[slot] = values[kept]
+            return table
+
+        said = [np.bincount(found.query, parts[part], len(ids)) > 0 for part in self.parts[1:]]
+        network = np.maximum(1 - np.stack(said, axis=1) @ self._memory_weights, self.weights[NETWORK])
+        columns = padded(np.stack([found.columns[column] for column in self.columns], axis=1))
+        lengths = (ids >= 0).sum(axis=1)
+        return Recalled(padded(found.ids, -1), padded(share), padded(probabilities), network, columns, lengths)
+
+    def scores(self, recalled: Recalled, log_network: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log p(s) of the recalled names, (q, names), and log of the factor of the network's p for all others, (q,).
+
+        log_network (q, names) is what the network alone gives to the recalled names; fills have −inf.
+        """
+        mixture = self.mixture(recalled, log_network)
+        scores = mixture
+        if self.ranker is not None:
+            scores = mixture + self.ranker(self.features(recalled, log_network, mixture))
+        rest = recalled.network * np.maximum(TINY, 1 - np.exp(log_network).sum(axis=1))
+        total = np.log(np.exp(scores).sum(axis=1) + rest)
+        return scores - total[:, None], np.log(recalled.network) - total
+
+    def mixture(self, recalled: Recalled, log_network: np.ndarray) -> np.ndarray:
+        """log Σ_k w_k p_k of the recalled names, (q, names); fills have −inf."""
+        found = np.log(np.maximum(TINY, recalled.share + recalled.network[:, None] * np.exp(log_network)))
+        return np.where(recalled.ids >= 0, found, -np.inf)
+
+    def features(self, recalled: Recalled, log_network: np.ndarray, mixture: np.ndarray) -> np.ndarray:
+        """What the ranker sees of each name, (q, names, features): the name's own numbers, then those of its query."""
+        is_name = recalled.ids >= 0
+        own = [np.where(is_name, log_network, 0.0), np.where(is_name, mixture, 0.0)]
+        best = [np.where(is_name, values, -np.inf).max(axis=1, initial=-99.0) for values in (log_network, mixture)]
+        query = np.stack([*best, np.log1p(recalled.lengths)], axis=1)[:, None]
+        query = np.broadcast_to(query, (*is_name.shape, query.shape[-1]))
+        evidence, parts = np.log(recalled.evidence + SMALLEST), np.log(recalled.parts + SMALLEST / 10)
+        is_present = recalled.evidence[..., self.columns.index("repeats"), None] > 0
+        return np.concatenate([np.stack(own, axis=2), evidence, parts, is_present, query], axis=2)
+
+    @property
+    def num_features(self) -> int:
+        return 2 + len(self.columns) + len(self.parts) - 1 + 1 + 3
 
     def probabilities_of(self, targets: np.ndarray, ids: np.ndarray, places: np.ndarray, num_ids: int) -> np.ndarray:
         """The probability that each part gives to targets (q,), in the order of `parts` without the network.
 
         NaN where a part has nothing to say.
         """
-        found = distributions(Context.of(ids, places, num_ids), self.pairs, self.rows)
-        own, number, columns = targets.copy(), np.arange(len(targets)), []  # scipy refuses an array of torch's
+        found = self.evidence(ids, places, num_ids)
+        parts, query = parts_of(found), np.arange(len(targets))
+        keys, wanted = found.query * num_ids + found.ids, query * num_ids + targets
+        at = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+        is_there = keys[at] == wanted if len(keys) else np.zeros(len(targets), bool)
+        columns = []
         for part in self.parts[1:]:
-            values = np.asarray(found[part][number, own]).ravel()
-            columns.append(np.where(np.diff(found[part].indptr) > 0, values, np.nan))
+            values = np.where(is_there, parts[part][at], 0.0) if len(keys) else np.zeros(len(targets))
+            has_any = np.bincount(found.query, parts[part], len(targets)) > 0
+            columns.append(np.where(has_any, values, np.nan))
         return np.stack(columns, axis=1)
 
-    def shares(self, ids: np.ndarray, place: int, answers: np.ndarray, num_ids: int) -> dict[str, np.ndarray]:
-        """What each part adds to the probability of answers (k,) for one context (n,)."""
-        found = distributions(Context.of(ids[None], np.array([place]), num_ids), self.pairs, self.rows)
-        return {part: self.weights[part] * np.asarray(found[part][0, answers].todense()).ravel() for part in found}
+    def shares(
+        self, ids: np.ndarray, place: int, answers: np.ndarray, num_ids: int
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """The weight of the network, and what each part adds to the mixture of answers (k,), for one context (n,)."""
+        found = self.recall(ids[None], np.array([place]), num_ids)
+        is_answer = found.ids[0] == answers[:, None]  # (k, names)
+        parts = zip(self.parts[1:], self._memory_weights, found.parts[0].T, strict=True)
+        return float(found.network[0]), {part: weight * (is_answer @ values) for part, weight, values in parts}
+
+    def as_in(self, other: Memory) -> Memory:
+        """The same memory with the weights and the ranker of another."""
+        return replace(self, weights=other.weights, ranker=other.ranker)
 
     def weighed(self, network: np.ndarray, parts: np.ndarray, rows: int) -> Memory:
         """The same memory with weights fitted to hidden names of `rows` different rows.
@@ -84,7 +164,7 @@ class Memory:
         """
         parts = np.where(np.isnan(parts), network[:, None], parts)
         weights = fit_weights(np.column_stack([network, parts]), min(rows, len(network)))
-        return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)))
+        return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)), ranker=None)
 
 
 def can_remember(corpus: Corpus) -> bool:

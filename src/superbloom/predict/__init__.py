@@ -1,6 +1,6 @@
 """Names in, names out."""
 
-from superbloom.predict.beliefs import Beliefs
+from superbloom.predict.beliefs import Beliefs, Remembered
 from superbloom.predict.explain import facts_of
 from superbloom.predict.predictor import Predictor
 from superbloom.predict.query import Query, padded, parts
@@ -10,6 +10,7 @@ __all__ = [
     "Beliefs",
     "Predictor",
     "Query",
+    "Remembered",
     "facts_of",
     "padded",
     "parts",

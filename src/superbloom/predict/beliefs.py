@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.memory import Recalled
-from superbloom.search import Boosts
+from superbloom.search import Given
+
+
+class Remembered(NamedTuple):
+    """The names that a memory brings for each query, −1 fills, and their scores."""
+
+    ids: Tensor  # (queries, names)
+    share: Tensor  # (queries, names) the memory's share of the mixture, float64
+    scores: Tensor  # (queries, names) log p(s), float64; −inf fills
+    log_network: Tensor  # (queries,) all other names have this plus the log-probability of the network, float64
 
 
 class Beliefs(NamedTuple):
-    """One row per query. Without a memory, `recalled` is None."""
+    """One row per query. Without a memory, `remembered` is None."""
 
     log_probs: Tensor  # (queries, m, buckets)
-    recalled: Recalled | None = None
+    remembered: Remembered | None = None
 
     @property
     def size(self) -> int:
@@ -26,27 +33,19 @@ class Beliefs(NamedTuple):
 
     def rows(self, chosen: Sequence[int] | slice) -> Beliefs:
         """The beliefs about some of the queries."""
-        recalled = self.recalled
-        if recalled is not None:
-            recalled = Recalled(recalled.probabilities[chosen], recalled.network[chosen])
-        return Beliefs(self.log_probs[chosen], recalled)
+        kept = None if self.remembered is None else Remembered(*(part[chosen] for part in self.remembered))
+        return Beliefs(self.log_probs[chosen], kept)
 
     @property
     def log_network(self) -> Tensor:
-        """The logarithm of the network's weight, (queries,) float32."""
-        if self.recalled is None:
+        """The logarithm of the network's factor, (queries,) float32."""
+        if self.remembered is None:
             return torch.zeros(self.size, device=self.log_probs.device)
-        return torch.from_numpy(np.log(self.recalled.network)).float().to(self.log_probs.device)
+        return self.remembered.log_network.float()
 
-    def boosts(self) -> Boosts | None:
-        """What the memory adds to probabilities, in units of the network's weight."""
-        if self.recalled is None:
+    def given(self) -> Given | None:
+        """The scores of the memory's names, in units of the network's factor."""
+        if self.remembered is None:
             return None
-        matrix, network = self.recalled
-        lengths = np.diff(matrix.indptr)
-        row = np.repeat(np.arange(len(lengths)), lengths)
-        column = np.arange(matrix.nnz) - matrix.indptr[row]
-        ids = np.full((len(lengths), int(lengths.max(initial=0))), -1, np.int64)
-        values = np.zeros(ids.shape)
-        ids[row, column], values[row, column] = matrix.indices, matrix.data / network[row]
-        return Boosts(*(torch.from_numpy(part).to(self.log_probs.device) for part in (ids, values)))
+        scores = self.remembered.scores - self.remembered.log_network[:, None]
+        return Given(self.remembered.ids, scores.float())

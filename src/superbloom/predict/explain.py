@@ -68,7 +68,7 @@ def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beli
     scores = searcher.log_probability(beliefs, ids.expand(beliefs.size, -1))
     differences = (scores[0] - scores[1:]).T.tolist()
     seen = model.context(torch.tensor([query.ids]), torch.tensor([[query.places[mask]]]))[0].numpy()
-    parts = _parts(searcher, seen, query.places[mask], ids, scores[0].exp())
+    parts = _parts(searcher, seen, query.places[mask], ids, beliefs.rows(slice(1)))
     beside = _beside(searcher, seen, query.frame, ids)
     context = [(place - query.frame, model.vocab.name(query.ids[place])) for place in query.elements]
     return [
@@ -89,20 +89,20 @@ def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beli
     ]
 
 
-def _parts(
-    searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor, probability: Tensor
-) -> list[dict[str, float]]:
+def _parts(searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor, beliefs: Beliefs) -> list[dict[str, float]]:
     """What the network and each part of the memory add to the probability of each answer.
 
-    seen (n,) are the ids that the place sees, −1 elsewhere.
+    seen (n,) are the ids that the place sees, −1 elsewhere. The ranker multiplies all parts of a name alike.
     """
-    found: dict[str, np.ndarray] = {}
+    network = searcher.log_probability(Beliefs(beliefs.log_probs), ids[None])[0].double().exp().numpy()
+    named = {NETWORK: network}
     if searcher.memory is not None:
         num_ids = searcher.model.target_bloom.num_ids
-        found = searcher.memory.shares(seen, place, ids.numpy(), num_ids)
-    network = (probability.double().numpy() - sum(found.values(), np.zeros(len(ids)))).clip(min=0)
-    named = {NETWORK: network} | found
-    return [{part: float(values[row]) for part, values in named.items()} for row in range(len(ids))]
+        weight, shares = searcher.memory.shares(seen, place, ids.numpy(), num_ids)
+        named = {NETWORK: weight * network} | shares
+    probability = searcher.log_probability(beliefs, ids[None])[0].double().exp().numpy()
+    factor = probability / np.maximum(sum(named.values()), np.finfo(float).tiny)
+    return [{part: float(factor[row] * values[row]) for part, values in named.items()} for row in range(len(ids))]
 
 
 def _beside(searcher: Searcher, seen: np.ndarray, frame: int, ids: Tensor) -> list[list[Beside]]:
@@ -144,7 +144,6 @@ def _token(searcher: Searcher, log_probs: Tensor, id_: int, hash_: int, value: t
 def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beliefs) -> Certificate:
     """Search again by opening buckets, even where ranking all ids is faster."""
     bloom, log_probs, weight = searcher.model.target_bloom, beliefs.log_probs[0], float(beliefs.log_network.exp())
-    boosts = beliefs.boosts()
     options = searcher.search_options([query])
     for name in ("exclude", "min_score"):  # a row for each mask
         options[name] = None if options[name] is None else options[name][mask : mask + 1]
@@ -156,7 +155,9 @@ def _certificate(searcher: Searcher, query: Query, mask: int, ids: Tensor, belie
     shown = _shown(bloom, ids, log_probs, opened)
     buckets = bloom.buckets(shown)
     values = weight * log_contributions(log_probs[None], bloom, shown[None], searcher.id_prior)[0].exp()
-    memory = torch.zeros(len(shown)) if boosts is None else weight * boosts.of(shown[None])[0]
+    memory = searcher.log_probability(beliefs, shown[None])[0].exp() - values.sum(dim=1)
+    is_known = torch.isin(shown, shown[:0] if beliefs.remembered is None else beliefs.remembered.ids)
+    memory = torch.where(is_known, memory, 0.0)
     is_open, is_answer = opened[torch.arange(bloom.num_hashes), buckets].any(dim=1), torch.isin(shown, ids)
     others = torch.where(is_open & ~is_answer, values.sum(dim=1) + memory, -torch.inf)
     best = others.topk(min(BEST_SHOWN, len(shown))).indices

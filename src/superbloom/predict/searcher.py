@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from superbloom.config import HeadOptions
-from superbloom.memory import Memory
+from superbloom.memory import Memory, Recalled
 from superbloom.model import Head, Model
-from superbloom.predict.beliefs import Beliefs
+from superbloom.predict.beliefs import Beliefs, Remembered
 from superbloom.predict.query import Query, padded
-from superbloom.search import IdPrior, TopK, boosted_log_probability, is_posterior, log_probability, top_k
+from superbloom.search import IdPrior, TopK, is_posterior, log_probability, log_probability_with, top_k
 
 # Memory for the token log-probabilities of the queries that are ranked together, and the most such queries.
 MAX_LOG_PROB_BYTES = 128 * 2**20
@@ -90,8 +90,16 @@ class Searcher:
         log_probs = self.model.repeated(self.head.log_probs(y), context, places)
         if network_only or self.memory is None:
             return Beliefs(log_probs)
-        num_ids = self.model.target_bloom.num_ids
-        return Beliefs(log_probs, self.memory.recall(context.cpu().numpy(), places.cpu().numpy(), num_ids))
+        recalled = self.memory.recall(context.cpu().numpy(), places.cpu().numpy(), self._bloom.num_ids)
+        return Beliefs(log_probs, self._remembered(self.memory, recalled, log_probs))
+
+    def _remembered(self, memory: Memory, recalled: Recalled, log_probs: Tensor) -> Remembered:
+        """The names that a memory recalls, with their scores."""
+        self._move_to(device := log_probs.device)
+        ids = torch.from_numpy(recalled.ids).to(device)
+        network = log_probability(log_probs, self._bloom, ids, self.id_prior)
+        scores, log_network = memory.scores(recalled, network.double().cpu().numpy())
+        return Remembered(ids, *(torch.from_numpy(part).to(device) for part in (recalled.share, scores, log_network)))
 
     def search(
         self,
@@ -107,14 +115,14 @@ class Searcher:
         if not self.is_posterior(combine):
             combine = self._combine(combine)
             return top_k(beliefs.log_probs, self._bloom, k, combine=combine, min_score=min_score, **options)
-        # The search finds log(p + boost). The weight of the network turns that into the logarithm of a probability.
+        # Scores are in units of the network's factor. Adding its logarithm makes them logarithms of probabilities.
         shift = beliefs.log_network
         found = top_k(
             beliefs.log_probs,
             self._bloom,
             k,
             prior=self.id_prior,
-            boosts=beliefs.boosts(),
+            given=beliefs.given(),
             min_score=None if min_score is None else _below(min_score.to(shift.device) - shift),
             **options,
         )
@@ -127,10 +135,10 @@ class Searcher:
     def log_probability(self, beliefs: Beliefs, ids: Tensor) -> Tensor:
         """The logarithm of the probability of ids (queries, any); −inf for fills of −1."""
         self._move_to(beliefs.log_probs.device)
-        boosts = beliefs.boosts()
-        if boosts is None:
+        given = beliefs.given()
+        if given is None:
             return log_probability(beliefs.log_probs, self._bloom, ids, self.id_prior)
-        found = boosted_log_probability(beliefs.log_probs, self._bloom, ids, boosts, self.id_prior)
+        found = log_probability_with(beliefs.log_probs, self._bloom, ids, given, self.id_prior)
         return found + beliefs.log_network[:, None]
 
     def _move_to(self, device: torch.device) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from superbloom.errors import check_whole
 from superbloom.hashing import BloomHash
 from superbloom.search.arguments import check_bonus
-from superbloom.search.boosted import Boosts, boosted_top_k
 from superbloom.search.combined import CombinedSearch
 from superbloom.search.cost import WIDTH_GROWTH
+from superbloom.search.given import Given, top_k_with
 from superbloom.search.opening import Limits, Opening, TopK
 from superbloom.search.posterior import PosteriorSearch
 from superbloom.search.queries import Queries
@@ -40,7 +40,7 @@ def top_k(
     min_score: float | Tensor | None = None,
     prior: IdPrior | None = None,
     bonus: Bonus | None = None,
-    boosts: Boosts | None = None,
+    given: Given | None = None,
 ) -> TopK:
     """The k best ids of each query. Exact, unless max_rounds stops the search before it is certified.
 
@@ -51,7 +51,7 @@ def top_k(
     increasing in each argument (exact up to its own rounding).
     prior: how frequent ids are, for the posterior; without it, all ids count alike.
     bonus: a term added to the score of each id, with "sum".
-    boosts: what is added to the probability of some ids, with "posterior"; their score is the logarithm of the sum.
+    given: the scores of some ids, with "posterior"; they count instead of the network's.
     exclude, allow: ids (−1 fills) or masks over the catalogue; one for all queries, or a row for each query.
     min_score: ids with a lower score are left out. The score of a posterior is the logarithm of the probability.
 
@@ -63,12 +63,12 @@ def top_k(
     (True, True, True)
     """
     limits = Limits(k, exclude, allow, min_score)
-    if boosts is not None and is_posterior(combine):
+    if given is not None and is_posterior(combine):
 
-        def without_boosts(limits: Limits) -> TopK:
+        def of_network(limits: Limits) -> TopK:
             return top_k(log_probs, bloom, beam=beam, max_rounds=max_rounds, prior=prior, **vars(limits))
 
-        return boosted_top_k(log_probs, bloom, limits, boosts, prior, without_boosts)
+        return top_k_with(bloom, limits, given, len(log_probs), of_network)
     search: Opening
     if is_posterior(combine):
         check_bonus(bonus, bloom, combine)

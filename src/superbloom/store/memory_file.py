@@ -4,6 +4,7 @@
     weights                                        of the network and each part, in the order of mixture.PARTS
     pairs.starts, .ids, .weights, .after, .counts  memory/pairs.py; absent if no pairs are kept
     rows.starts, .ids, .place_starts, .places, .rarity      memory/rows.py; absent if no rows are kept
+    ranker.direct, .hidden, .bias, .out, .offset   memory/ranker.py; absent if none was learned
 
 The file may be large, so it is mapped, and only what a query needs is read. Opening checks types, sizes and where
 lists begin; ids are checked when they are read.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from superbloom.errors import InputError
-from superbloom.memory import Memory, Pairs, Rows
+from superbloom.memory import Memory, Pairs, Ranker, Rows
 from superbloom.storage import Mapped
 from superbloom.store.tensors import layout_of, load_tensors, write_tensors
 
@@ -26,6 +27,7 @@ ALONE = {"weights": "F32", "neighbours": "I32", "corpus": "U8"}
 KINDS = {
     "pairs": {"starts": "I64", "ids": "I32", "weights": "F16", "after": "U8", "counts": "I32"},
     "rows": {"starts": "I64", "ids": "I32", "place_starts": "I64", "places": "I32", "rarity": "F32"},
+    "ranker": {"direct": "F32", "hidden": "F32", "bias": "F32", "out": "F32", "offset": "F32"},
 }
 
 
@@ -45,7 +47,7 @@ def write_memory(memory: Memory, path: Path) -> None:
 def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
     """The memory in a file; InputError if it is no memory for this number of ids."""
     found = {name: kind for name, (kind, *shape) in layout_of(path).items() if len(shape) == 1}
-    present = [kind for kind in KINDS if f"{kind}.starts" in found]
+    present = [kind for kind, columns in KINDS.items() if any(f"{kind}.{name}" in found for name in columns)]
     expected = ALONE | {f"{kind}.{name}": of for kind in present for name, of in KINDS[kind].items()}
     if found != expected:
         raise InputError(f"{path} holds {found!s:.200}; {expected!s:.200} is expected: save the model again")
@@ -59,7 +61,10 @@ def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
     for part in (pairs, rows):
         if part is not None and not part.is_sound(num_ids):
             raise InputError(f"{path}: a list begins outside of the file, or out of order; save the model again")
+    ranker = Ranker(**columns("ranker")) if "ranker" in present else None
     memory, weights, neighbours = Memory(pairs, rows), arrays["weights"].astype(np.float64), arrays["neighbours"]
+    if ranker is not None and not ranker.is_sound(memory.num_features):
+        raise InputError(f"{path}: the ranker is not one of {memory.num_features} features; save the model again")
     is_sound = len(weights) == len(memory.parts) and bool((weights >= 0).all()) and weights[0] > 0
     if not is_sound or not abs(weights.sum() - 1) < 1e-5 or len(neighbours) != 1 or neighbours[0] < 1:
         raise InputError(
@@ -67,4 +72,4 @@ def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
             "parts; save the model again"
         )
     named = dict(zip(memory.parts, weights.tolist(), strict=True))
-    return Memory(pairs, rows, named, int(neighbours[0]), arrays["corpus"].tobytes().hex())
+    return Memory(pairs, rows, named, ranker, int(neighbours[0]), arrays["corpus"].tobytes().hex())

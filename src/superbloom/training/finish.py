@@ -7,11 +7,14 @@ from dataclasses import replace
 from superbloom.config import TrainConfig, train_config
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities
-from superbloom.memory import REMEMBERED_SPLITS, Memory, remember
+from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities, ranking_examples
+from superbloom.memory import MIN_ROWS, REMEMBERED_SPLITS, Memory, fit_ranker, remember
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.training.repetition import fit_repetition
+
+RANKING_ELEMENTS = 5000  # hidden elements that a ranker learns from
+MAX_DRAWS = 10  # from one row
 
 
 def finished(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory | None = None) -> Model:
@@ -28,7 +31,7 @@ def remembered(model: Model, corpus: Corpus) -> Model:
         memory = _weighed_memory(model, corpus, train_config(), None)
     else:
         memory = remember(corpus, model.memory.kind, REMEMBERED_SPLITS, model.memory.neighbours)
-        memory = None if memory is None else replace(memory, weights=model.memory.weights)
+        memory = None if memory is None else memory.as_in(model.memory)
     if memory is None:
         raise InputError(
             "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no validation rows "
@@ -46,6 +49,9 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=config.valid_rows)
     predictor = Predictor(model)
     parts = memory_probabilities(memory, held_out, corpus.num_ids, predictor.chunk)
-    weights = memory.weighed(network_probabilities(predictor, held_out), parts, rows).weights
+    memory = memory.weighed(network_probabilities(predictor, held_out), parts, rows)
+    if rows >= MIN_ROWS:
+        held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
+        memory = replace(memory, ranker=fit_ranker(ranking_examples(predictor, memory, held_out), rows))
     whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours)
-    return None if whole is None else replace(whole, weights=weights)
+    return None if whole is None else whole.as_in(memory)

@@ -22,7 +22,7 @@ export function meaningOf({ certified, certificate }) {
 const total = ({ values, memory }) => sum(values) + memory;
 
 // Whether a memory adds to some of the points. The search looks at these names in whatever bucket they are.
-const remembers = ({ points }) => points.some(({ memory }) => memory > 0);
+const remembers = ({ points }) => points.some(({ memory }) => memory !== 0);
 
 const allScored = ({ edges }) => !edges || edges.some((edge) => edge === null);
 
@@ -238,7 +238,7 @@ export class Certificate {
     const seen = opened ? "opened" : "brought by the memory";
     const what = { answer: "an answer", out: "left out", seen, unseen: "not opened" }[kindOf(this.points[i])];
     const terms = values.map((value) => precise(value));
-    if (memory > 0) terms.push(`${precise(memory)} of the memory`);
+    if (memory !== 0) terms.push(`${precise(memory)} of the memory`);
     const made = terms.join(" + ");
     return `${spoken(name)}: ${terms.length > 1 ? `${made} = ${precise(total(this.points[i]))}` : made}, ${what}`;
   }

@@ -57,7 +57,7 @@ function logTicks(low, high, wanted) {
 
 // A name that the memory brings is looked at, even if none of its buckets was opened.
 export const kindOf = ({ answer, opened, excluded, memory }) =>
-  answer ? "answer" : excluded ? "out" : opened || memory > 0 ? "seen" : "unseen";
+  answer ? "answer" : excluded ? "out" : opened || memory !== 0 ? "seen" : "unseen";
 
 export class Plane {
   // All values are probabilities. points: {name, x, y, memory, opened, answer, excluded}, no y with one hash;
