@@ -62,6 +62,10 @@ class Events:
         begins = self.starts[of_row] + number * lengths[of_row] // counts[of_row]
         return Events(self.ids, self.row[of_row], np.append(begins, self.starts[-1]), self.num_ids)
 
+    def counts(self) -> np.ndarray:
+        """How often each name occurs, (num_ids,)."""
+        return np.bincount(self.ids, minlength=self.num_ids)
+
     def row_of(self) -> np.ndarray:
         """The number of the row that each event lies in, (events,)."""
         return np.repeat(np.arange(len(self.row), dtype=np.int32), np.diff(self.starts))
