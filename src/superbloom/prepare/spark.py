@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from superbloom.errors import InputError
 NO_JAVA = "Spark needs Java 17; apt install openjdk-17-jre-headless (and see JAVA_HOME), or use DuckDB"
 MIN_SPARK_BYTES = 10**9
 MB = 10**6
+MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+|spark://([^:/,]+:\d+)(,[^:/,]+:\d+)*")
+SECONDS_TO_ANSWER = 5.0  # of a master; Spark itself would wait for a minute
 
 
 @contextmanager
@@ -33,8 +36,10 @@ def spark_session(folder: Path, memory: int, master: str | None = None) -> Itera
     active, remote = SparkSession.getActiveSession(), "SPARK_REMOTE" in os.environ
     if active is None and not remote and not (shutil.which("java") or "JAVA_HOME" in os.environ):
         raise InputError(NO_JAVA)
-    if master is not None and (active is not None or remote):
-        raise InputError(f"master {master!r} given, but a Spark session is active already; stop it, or give no master")
+    if master is not None:
+        if active is not None or remote:
+            raise InputError(f"Spark master {master!r} given, but a session is active; stop it, or give no master")
+        _check_master(master)
     settings: dict[str, Any] = {
         "spark.driver.memory": f"{max(MIN_SPARK_BYTES, memory) // MB}m",
         "spark.local.dir": str(folder),
@@ -61,6 +66,24 @@ def spark_session(folder: Path, memory: int, master: str | None = None) -> Itera
         reason = " ".join(str(error).split())[:200]
         no_java = "JAVA_GATEWAY_EXITED" in reason
         raise InputError(NO_JAVA if no_java else f"Spark gave up: {reason}; fix that, or use DuckDB") from None
+
+
+def _check_master(master: str) -> None:
+    """Raise InputError if this is no address of a master, or if no standalone master answers there."""
+    if not MASTER.fullmatch(master):
+        raise InputError(
+            f"Spark master {master!r:.80} given; spark://HOST:PORT, local[N], yarn or k8s://URL is allowed"
+        )
+    if not master.startswith("spark://"):
+        return
+    for address in master.removeprefix("spark://").split(","):
+        host, port = address.rsplit(":", 1)
+        try:
+            socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError):
+            continue
+        return
+    raise InputError(f"no Spark master answers at {master}; start it, or use DuckDB")
 
 
 def literal_path(path: Path) -> str:
