@@ -93,10 +93,11 @@ WRONG = {
     "the weakest": ("whole DESC", "whole"),
     "one neighbour fewer": ("place <= 2", "place <= 1"),
     "a neighbour at the wrong distance": ("lead(id, 10)", "lead(id, 9)"),
-    "a wrong direction": ("lag(id, 1)", "lead(id, 1)"),
-    "a weight off by one": (f", {UNITS // 10}, 0)", f", {UNITS // 10 - 1}, 0)"),
+    "a wrong direction": ("SELECT other, name, weight, 0", "SELECT other, name, weight, weight"),
+    "one direction": ("SELECT other, name, weight, 0", "SELECT other, name, 0, 0"),
+    "a weight off by one": (f"({WINDOW_IDS}, {UNITS // WINDOW_IDS})", f"({WINDOW_IDS}, {UNITS // WINDOW_IDS - 1})"),
     "across rows": ("PARTITION BY line ORDER BY place)", "ORDER BY line, place)"),
-    "pairs without repeats": ("sum(whole)", "max(whole)"),
+    "pairs without repeats": ("sum(weight)", "max(weight)"),
 }
 
 

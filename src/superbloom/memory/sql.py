@@ -42,25 +42,29 @@ def count_in_sql(events: Events, neighbours: int, engine: str, master: str | Non
 def query(neighbours: int) -> str:
     """The query, in SQL that DuckDB and Spark share.
 
-    Each event gets its neighbours as columns. A join with the table of sides turns these into rows: on one side are
-    the neighbours that follow, on the other those that precede.
+    Each event gets the events that follow it as columns. A join with the table of distances turns these into rows.
+    Their sums, mirrored, are the sums of what precedes.
     """
-    sides = [(function, distance) for function in ("lead", "lag") for distance in range(1, WINDOW_IDS + 1)]
-    columns, cases, values = [], [], []
-    for side, (function, distance) in enumerate(sides):
-        weight = UNITS // distance
-        columns.append(f"{function}(id, {distance}) OVER in_line AS id_{side}")
-        cases.append(f"WHEN {side} THEN id_{side}")
-        values.append(f"({side}, {weight}, {weight if function == 'lead' else 0})")
+    distances = range(1, WINDOW_IDS + 1)
+    columns = ", ".join(f"lead(id, {distance}) OVER in_line AS id_{distance}" for distance in distances)
+    cases = " ".join(f"WHEN {distance} THEN id_{distance}" for distance in distances)
+    values = ", ".join(f"({distance}, {UNITS // distance})" for distance in distances)
     return f"""
         WITH near AS (
-            SELECT id, {", ".join(columns)} FROM events WINDOW in_line AS (PARTITION BY line ORDER BY place)
+            SELECT id, {columns} FROM events WINDOW in_line AS (PARTITION BY line ORDER BY place)
         ), occurrences AS (
-            SELECT id AS name, CASE side {" ".join(cases)} END AS other, whole, after
-            FROM near CROSS JOIN (VALUES {", ".join(values)}) AS sides (side, whole, after)
+            SELECT id AS name, CASE distance {cases} END AS other, weight
+            FROM near CROSS JOIN (VALUES {values}) AS distances (distance, weight)
+        ), following AS (
+            SELECT name, other, CAST(sum(weight) AS BIGINT) AS weight
+            FROM occurrences WHERE other IS NOT NULL GROUP BY name, other
+        ), sides AS (
+            SELECT name, other, weight AS whole, weight AS after FROM following
+            UNION ALL
+            SELECT other, name, weight, 0 FROM following
         ), pairs AS (
             SELECT name, other, CAST(sum(whole) AS BIGINT) AS whole, CAST(sum(after) AS BIGINT) AS after
-            FROM occurrences WHERE other IS NOT NULL GROUP BY name, other
+            FROM sides GROUP BY name, other
         ), ranked AS (
             SELECT *, row_number() OVER (PARTITION BY name ORDER BY whole DESC, other) AS place FROM pairs
         )
