@@ -1,7 +1,8 @@
 """What does a memory cost at scale?   python -m benchmarks.memory_scale count FILE | ask [--names 5281889]
 
 count: rows of names in a file (key, tab, names …), such as the identifiers of Linux's functions: time, peak memory and
-file size of counting pairs and keeping rows. A trailing `(` of names is cut off.
+file size of counting pairs and keeping rows. A trailing `(` of names is cut off. With --engine, all rows are counted by
+each engine instead, and the pairs compared (count_engines.py).
 ask: the time of one query with and without a memory of random pairs, 32 for each name, in a model of the paper's size
 (alpha=50, d=768, one layer); the file is memory-mapped. Ratios of one run.
 """
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.count_engines import ENGINES, compare
 from superbloom import Corpus, Superbloom
-from superbloom.config import ModelConfig
-from superbloom.corpus import Vocab
+from superbloom.config import ModelConfig, TrainConfig
+from superbloom.corpus import SPLITS, Vocab
 from superbloom.memory import PARTS, Events, Memory, Pairs, Rows
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
@@ -42,6 +44,9 @@ def count(given: argparse.Namespace) -> None:
             yield key, [name.rstrip("(") for name in names]
 
     corpus = Corpus.from_keyed(rows(), source="a file of rows")
+    if given.engine:
+        compare(Events.of(corpus, tuple(SPLITS)), given.engine, given.mb)
+        return
     before, start = peak_gb(), time.perf_counter()
     events = Events.of(corpus)
     pairs = Pairs.count(events, NEIGHBOURS)
@@ -126,6 +131,8 @@ def main(arguments: list[str]) -> None:
     parts = parser.add_subparsers(required=True)
     counted = parts.add_parser("count")
     counted.add_argument("file", type=Path)
+    counted.add_argument("--engine", action="append", choices=ENGINES, help="may be repeated")
+    counted.add_argument("--mb", type=int, default=TrainConfig.count_mb, help="megabytes of DuckDB or Spark")
     counted.set_defaults(run=count)
     asked = parts.add_parser("ask")
     asked.add_argument("--names", type=int, default=5_281_889)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from superbloom.answers import Prediction, Similar
 from superbloom.config import (
+    COUNT_OPTIONS,
     SIZES,
     EvaluateOptions,
     ExtendOptions,
@@ -21,6 +22,7 @@ from superbloom.config import (
     QueryOptions,
     RecommendOptions,
     SimilarOptions,
+    TrainConfig,
     check_known,
     document,
     preset_options,
@@ -159,7 +161,8 @@ class Superbloom:
         self._use(finished(model, corpus, config, memory) if is_main_process() else model)
         self._corpus = corpus
         self.metrics = {"history": outcome.pop("history")}
-        self.training = {"config": asdict(config), "corpus": corpus.fingerprint(), **outcome}
+        options = {name: value for name, value in asdict(config).items() if name not in COUNT_OPTIONS}
+        self.training = {"config": options, "corpus": corpus.fingerprint(), **outcome}
         return self
 
     def _continued(self, from_model: Superbloom | str | Path, corpus: Corpus) -> Model:
@@ -197,15 +200,20 @@ class Superbloom:
         *,
         like: Mapping[str, Sequence[str]] | None = None,
         reserve: float = ExtendOptions.reserve,
+        engine: str = TrainConfig.count_engine,
+        master: str | None = TrainConfig.count_master,
+        megabytes: int = TrainConfig.count_mb,
     ) -> Superbloom:
         """Take pairs and rows of a corpus into the memory, instead of those that were there; without training.
 
         Names that the model does not know are added first; like and reserve are those of extend. Weights stay as they
-        were fitted; a model without a memory gets one, weighed by the validation rows of this corpus.
+        were fitted; a model without a memory gets one, weighed by the validation rows of this corpus. engine, master
+        and megabytes are count_engine, count_master and count_mb of TrainConfig: where pairs are counted.
         """
+        config = train_config(count_engine=engine, count_master=master, count_mb=megabytes)
         model = self._with_names_of(corpus, like=like, reserve=reserve)
         corpus = corpus.under(model.vocab)
-        self._use(remembered(model, corpus))
+        self._use(remembered(model, corpus, config))
         self._corpus = corpus
         return self
 

@@ -63,7 +63,7 @@ def test_the_command_says_so_too_if_java_is_not_where_it_should_be(tmp_path):
     (tmp_path / "log.csv").write_text(TEXTS["csv"][0])
     environment = {"JAVA_HOME": "/nowhere"}
     done = run("log.csv", "--out", "corpus", "--engine", "spark", cwd=tmp_path, code=2, environment=environment)
-    assert done.stderr.startswith("error: --engine spark needs Java 17")
+    assert done.stderr.startswith("error: Spark needs Java 17")
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 

@@ -95,7 +95,7 @@ def train_folder(
     return {
         "model": str(out),
         "run": str(path),
-        "behind": _behind(superbloom, corpus),
+        "behind": _behind(superbloom, corpus, settings.train),
         "parameters": superbloom.model.network.num_parameters(),
         **{name: superbloom.training[name] for name in ("steps", "taken", "seconds", "interrupted")},
         "learnt from": "text" if corpus.vocab.is_text else "interactions" if corpus.is_ordered else "sequences",
@@ -103,12 +103,16 @@ def train_folder(
     }
 
 
-def _behind(superbloom: Superbloom, corpus: Corpus) -> str | None:
-    """A line if counting has a higher recall on validation rows; None if it has not."""
+def _behind(superbloom: Superbloom, corpus: Corpus, options: dict[str, Any]) -> str | None:
+    """A line if counting has a higher recall on validation rows; None if it has not, or if memory is too small for it.
+
+    It counts in memory, so it is left out where pairs are counted elsewhere.
+    """
     from superbloom.evaluate import comparison, counting_on_validation
 
     history, config = superbloom.metrics["history"], superbloom.training["config"]
-    if not history or not is_main_process() or config["remember"] == "none":
+    in_memory = options.get("count_engine", TrainConfig.count_engine) == TrainConfig.count_engine
+    if not history or not is_main_process() or config["remember"] == "none" or not in_memory:
         return None
     other = counting_on_validation(corpus, superbloom.model.config.seq_len, config["valid_rows"])
     own = {entry["step"]: entry["recall_at_10"] for entry in history}.get(superbloom.training["taken"])

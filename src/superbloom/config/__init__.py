@@ -14,9 +14,10 @@ from superbloom.config.query import (
 )
 from superbloom.config.readers import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions
 from superbloom.config.serving import Settings
-from superbloom.config.training import TrainConfig, train_config
+from superbloom.config.training import COUNT_OPTIONS, TrainConfig, train_config
 
 __all__ = [
+    "COUNT_OPTIONS",
     "MAX_HASHES",
     "MAX_SEQ_LEN",
     "PRESETS",

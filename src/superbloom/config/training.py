@@ -22,6 +22,7 @@ from superbloom.errors import InputError
 
 DEFAULT_MINUTES = 5.0
 MAX_MINUTES = 1e6
+COUNT_OPTIONS = {"count_engine", "count_master", "count_mb"}  # where pairs are counted says nothing about the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,15 @@ class TrainConfig:
         "both", "what the model keeps beside the network: names that stood together, training rows, both or none"
     )
     neighbours: int = option(64, "names kept for each name, with pairs: those that stood nearest most often", whole(1))
+    count_engine: Literal["numpy", "duckdb", "spark"] = option(
+        "numpy", "what counts pairs: numpy in memory, duckdb on disk, or spark; all give the same"
+    )
+    count_master: str | None = option(
+        None,
+        "the Spark master, with spark: spark://HOST:7077, local[4] …",
+        shown_default="as Spark is configured, or this machine",
+    )
+    count_mb: int = option(2000, "megabytes of memory of duckdb, or of Spark's driver", whole(250))
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
@@ -68,7 +78,14 @@ class TrainConfig:
             found.insert(0, f"steps={self.steps}, minutes={self.minutes}: give one of them")
         elif not found and self.minutes is not None and self.minutes > MAX_MINUTES:
             found.append(f"minutes={self.minutes}: up to a million is allowed")
+        if self.count_master is not None and self.count_engine != "spark":
+            found.append(f"count_master={self.count_master!r:.80}: only with count_engine='spark'")
         refuse(found)
+
+    @property
+    def counting(self) -> dict[str, Any]:
+        """Where pairs are counted, as remember takes it."""
+        return {"engine": self.count_engine, "master": self.count_master, "megabytes": self.count_mb}
 
     def check_with(self, model: ModelConfig) -> None:
         """Raise InputError if this training does not suit a model."""

@@ -39,9 +39,12 @@ class Events:
         is_kept = np.isin(corpus.splits, [SPLITS[split] for split in splits])
         lengths = np.where(is_kept, ends - corpus.offsets[:-1], 0)
         rows = np.flatnonzero(lengths > 0)
-        lengths = lengths[rows]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        return cls(corpus.ids[runs(corpus.offsets[rows], lengths)], rows, starts, corpus.num_ids)
+        begins, lengths = corpus.offsets[rows], lengths[rows]
+        change = np.zeros(len(corpus.ids) + 1, np.int8)  # a byte for each event; numbers of events would take eight
+        change[begins] += 1
+        change[begins + lengths] -= 1
+        ids = corpus.ids[np.cumsum(change[:-1], dtype=np.int8, out=change[:-1]).view(bool)]
+        return cls(ids, rows, np.concatenate([[0], np.cumsum(lengths)]), corpus.num_ids)
 
     def sample(self, most: int) -> Events:
         """Evenly spaced rows with about this number of ids."""
@@ -61,6 +64,10 @@ class Events:
         of_row = np.repeat(np.arange(len(counts)), counts)
         begins = self.starts[of_row] + number * lengths[of_row] // counts[of_row]
         return Events(self.ids, self.row[of_row], np.append(begins, self.starts[-1]), self.num_ids)
+
+    def counts(self) -> np.ndarray:
+        """How often each name occurs, (num_ids,)."""
+        return np.bincount(self.ids, minlength=self.num_ids)
 
     def row_of(self) -> np.ndarray:
         """The number of the row that each event lies in, (events,)."""

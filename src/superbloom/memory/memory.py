@@ -173,11 +173,19 @@ def can_remember(corpus: Corpus) -> bool:
 
 
 def remember(
-    corpus: Corpus, what: str, splits: Sequence[str] = ("train",), neighbours: int = TrainConfig.neighbours
+    corpus: Corpus,
+    what: str,
+    splits: Sequence[str] = ("train",),
+    neighbours: int = TrainConfig.neighbours,
+    *,
+    engine: str = TrainConfig.count_engine,
+    master: str | None = TrainConfig.count_master,
+    megabytes: int = TrainConfig.count_mb,
 ) -> Memory | None:
     """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
 
-    None as well if the corpus cannot be remembered (see can_remember).
+    None as well if the corpus cannot be remembered (see can_remember). engine, master and megabytes are the options
+    count_engine, count_master and count_mb of TrainConfig.
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
@@ -186,6 +194,14 @@ def remember(
     if what == "none" or not can_remember(corpus):
         return None
     events = Events.of(corpus, splits)
-    pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None
+    pairs = _counted(events, neighbours, engine, master, megabytes) if what in ("pairs", "both") else None
     rows = Rows.keep(events) if what in ("rows", "both") else None
     return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint())
+
+
+def _counted(events: Events, neighbours: int, engine: str, master: str | None, megabytes: int) -> Pairs:
+    if engine == "numpy":
+        return Pairs.count(events, neighbours)
+    from superbloom.memory.sql import count_in_sql  # DuckDB takes a while to import
+
+    return count_in_sql(events, neighbours, engine, master, megabytes)

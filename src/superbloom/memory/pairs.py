@@ -2,10 +2,14 @@
 
 The weight of a pair is Σ 1/distance over its occurrences at most WINDOW_IDS apart, divided by how often the first name
 occurs. `after` says how much of that weight comes from occurrences in which the second name follows the first.
+
+Sums are whole numbers: 1/distance is counted as UNITS/distance. So they do not depend on the order of events, and every
+engine that counts them gives the same pairs (sql.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +19,8 @@ from scipy import sparse
 from superbloom.memory.events import Events, are_lists, entries_of, taken
 
 WINDOW_IDS = 10  # the largest distance between two names of a pair
-MAX_CHUNK_EVENTS = 1_000_000  # counted at a time: bounds memory
+UNITS = math.lcm(*range(1, WINDOW_IDS + 1))  # 2520: all of UNITS/distance are whole
+MAX_CHUNK_EVENTS = 2**18  # counted at a time: bounds memory, and the sums of one direction to 31 bits
 AFTER_SCALE = 255  # one byte holds a share
 SHRINKAGE = 10  # occurrences added to every count, so that names seen once or twice are not the most similar ones
 
@@ -33,10 +38,22 @@ class Pairs:
     @classmethod
     def count(cls, events: Events, neighbours: int) -> Pairs:
         """Count the pairs of all rows, names in order, a chunk of occurrences at a time."""
-        found = [_strongest(counted, neighbours) for counted in _chunks(events)]
+        counts, found, first = events.counts(), [], 0
+        for counted in _chunks(events, counts):
+            lengths, ids, sums = _strongest(counted, neighbours)
+            names = np.repeat(np.arange(first, first + len(lengths)), lengths)
+            found.append((lengths, ids, *stored(sums.real, sums.imag, counts[names])))
+            first += len(lengths)
         lengths, ids, weights, after = (np.concatenate(column) for column in zip(*found, strict=True))
-        counts = np.bincount(events.ids, minlength=events.num_ids).clip(max=2**31 - 1).astype(np.int32)
-        return cls(np.concatenate([[0], np.cumsum(lengths)]), ids, weights, after, counts)
+        return cls.of_lists(lengths, ids, weights, after, counts)
+
+    @classmethod
+    def of_lists(
+        cls, lengths: np.ndarray, ids: np.ndarray, weights: np.ndarray, after: np.ndarray, counts: np.ndarray
+    ) -> Pairs:
+        """The pairs with this number of neighbours for each name, whose count may be of any size."""
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return cls(starts, ids, weights, after, counts.clip(max=2**31 - 1).astype(np.int32))
 
     def is_sound(self, num_ids: int) -> bool:
         """Whether the lists of neighbours lie in the file, for at most num_ids names."""
@@ -68,22 +85,29 @@ class Pairs:
         return ids[order], scores[order]
 
 
-def _chunks(events: Events) -> Iterator[sparse.csr_matrix]:
-    """The weights of all pairs of consecutive names, (names, num_ids).
+def stored(whole: np.ndarray, after: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and shares that follow, as they are stored, from sums in UNITS and the counts of the first names.
 
-    Weights are complex: the real part is the whole weight, the imaginary part what follows. So one sum makes both.
+    >>> [part.tolist() for part in stored(np.array([2520]), np.array([1260]), np.array([2]))]
+    [[0.5], [128]]
+    """
+    return (whole / (UNITS * counts)).astype(np.float16), np.rint(AFTER_SCALE * after / whole).astype(np.uint8)
+
+
+def _chunks(events: Events, counts: np.ndarray) -> Iterator[sparse.csr_matrix]:
+    """The sums of all pairs of consecutive names, (names, num_ids).
+
+    Sums are complex: the real part is the whole sum, the imaginary part what follows. Both are exact up to 2^53.
     """
     order = np.argsort(events.ids, kind="stable")
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(events.ids, minlength=events.num_ids))])
+    bounds = np.concatenate([[0], np.cumsum(counts)])
     row_of, first = events.row_of(), 0
     while first < events.num_ids:
         last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + MAX_CHUNK_EVENTS, side="right")) - 1)
-        counted = sparse.csr_matrix((last - first, events.num_ids), dtype=np.complex64)
+        counted = sparse.csr_matrix((last - first, events.num_ids), dtype=np.complex128)
         for begin in range(bounds[first], bounds[last], MAX_CHUNK_EVENTS):  # one name may occur more often than that
             at = order[begin : min(begin + MAX_CHUNK_EVENTS, bounds[last])]
             counted = counted + _counted(events, row_of, at, first, last)
-        counts = np.diff(bounds[first : last + 1])
-        counted.data /= np.repeat(np.maximum(1, counts), np.diff(counted.indptr)).astype(np.float32)
         yield counted
         first = last
 
@@ -93,24 +117,26 @@ def _counted(events: Events, row_of: np.ndarray, at: np.ndarray, first: int, las
     own = events.ids[at] - first
     rows, columns, values = [], [], []
     for distance in range(1, WINDOW_IDS + 1):
-        for sign, weight in ((1, 1 + 1j), (-1, 1)):
+        for sign, unit in ((1, 1), (-1, 2**32)):  # what precedes is summed in the upper half of an int64
             other = at + sign * distance
             inside = (other >= 0) & (other < len(row_of))
             inside[inside] = row_of[other[inside]] == row_of[at[inside]]
             rows.append(own[inside])
             columns.append(events.ids[other[inside]])
-            values.append(np.full(len(columns[-1]), weight / distance, np.complex64))
+            values.append(np.full(len(columns[-1]), unit * (UNITS // distance)))
     entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-    return sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
+    counted = sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
+    before, after = counted.data >> 32, counted.data & (2**32 - 1)
+    counted.data = before + after + 1j * after
+    return counted
 
 
-def _strongest(counted: sparse.csr_matrix, most: int) -> tuple[np.ndarray, ...]:
-    """The strongest neighbours of each row: their numbers, then ids, weights and shares that follow."""
+def _strongest(counted: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The strongest neighbours of each row: their numbers, then ids and sums."""
     row = np.repeat(np.arange(counted.shape[0]), np.diff(counted.indptr))
-    # One stable sort by row, then by falling weight; of equal weights the smaller id stays first.
-    order = np.argsort(row - counted.data.real / (1 + 2 * counted.data.real.max(initial=0)), kind="stable")
+    whole = counted.data.real.astype(np.int64)
+    # One stable sort by row, then by falling sum; of equal sums the smaller id stays first.
+    order = np.argsort(row * (whole.max(initial=0) + 1) - whole, kind="stable")
     kept = order[np.arange(len(order)) - counted.indptr[row] < most]
-    weights = counted.data[kept]
-    after = np.rint(AFTER_SCALE * weights.imag / weights.real).astype(np.uint8)
     lengths = np.minimum(np.diff(counted.indptr), most)
-    return lengths, counted.indices[kept].astype(np.int32), weights.real.astype(np.float16), after
+    return lengths, counted.indices[kept].astype(np.int32), counted.data[kept]

@@ -12,6 +12,7 @@
     scratch.py       temporary folders and arrays in files
     workers.py       a pool of processes
     duck.py          DuckDB
+    spark.py         Spark
 
 Every reader is prepare_x(files, out, options=None, *, notice=…, watch=…, **single_options) -> Report. It locks the
 folder `out`, writes it whole or not at all, and reports what it read and left out.

@@ -13,12 +13,15 @@ import numpy as np
 
 from superbloom.errors import InputError
 from superbloom.prepare.scratch import mapped
+from superbloom.runtime import available_cores
 
 BATCH_ROWS = 2**20
+THREAD_BYTES = 125_000_000  # that DuckDB wants for each thread
+REMEDY = "raise --memory, or make room on the disk that holds --out"
 
 
 @contextmanager
-def duckdb_errors() -> Iterator[None]:
+def duckdb_errors(remedy: str = REMEDY) -> Iterator[None]:
     """Turn DuckDB's errors into InputError, and its reaction to Ctrl-C into KeyboardInterrupt."""
     try:
         yield
@@ -28,20 +31,23 @@ def duckdb_errors() -> Iterator[None]:
         raise
     except duckdb.Error as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"DuckDB gave up: {reason}; raise --memory, or make room on the disk that holds --out"
-        ) from None
+        raise InputError(f"DuckDB gave up: {reason}; {remedy}") from None
 
 
 @contextmanager
-def new_database(path: Path, memory: int, threads: int) -> Iterator[duckdb.DuckDBPyConnection]:
+def new_database(path: Path, memory: int, threads: int, remedy: str = REMEDY) -> Iterator[duckdb.DuckDBPyConnection]:
     """A new database in a file, limited to `memory` bytes. It spills to the folder of the file."""
     path.unlink(missing_ok=True)
     config: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": threads, "temp_directory": str(path.parent)}
     config["preserve_insertion_order"] = False
-    with duckdb_errors(), duckdb.connect(str(path), config=config) as database:
+    with duckdb_errors(remedy), duckdb.connect(str(path), config=config) as database:
         database.execute("SET enable_progress_bar = false")  # it would go to standard output
         yield database
+
+
+def threads_for(memory: int) -> int:
+    """The number of threads that DuckDB can use within this number of bytes."""
+    return max(1, min(available_cores(), memory // THREAD_BYTES))
 
 
 def literal_paths(paths: Sequence[Path]) -> list[str]:

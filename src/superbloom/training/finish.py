@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superbloom.config import TrainConfig, train_config
+from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities, ranking_examples
@@ -24,13 +24,17 @@ def finished(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory |
     return replace(model, memory=_weighed_memory(model, corpus, config, memory))
 
 
-def remembered(model: Model, corpus: Corpus) -> Model:
-    """The model with the memory of another corpus of the same names: with the weights it had, or newly weighed."""
+def remembered(model: Model, corpus: Corpus, config: TrainConfig) -> Model:
+    """The model with the memory of another corpus of the same names: with the weights it had, or newly weighed.
+
+    config: where pairs are counted, and how a first memory is made.
+    """
     memory: Memory | None
     if model.memory is None:
-        memory = _weighed_memory(model, corpus, train_config(), None)
+        memory = _weighed_memory(model, corpus, config, None)
     else:
-        memory = remember(corpus, model.memory.kind, REMEMBERED_SPLITS, model.memory.neighbours)
+        kind, neighbours = model.memory.kind, model.memory.neighbours
+        memory = remember(corpus, kind, REMEMBERED_SPLITS, neighbours, **config.counting)
         memory = None if memory is None else memory.as_in(model.memory)
     if memory is None:
         raise InputError(
@@ -43,7 +47,7 @@ def remembered(model: Model, corpus: Corpus) -> Model:
 def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory | None) -> Memory | None:
     """The memory with its weights; validation rows join it once they have decided these. None without such rows."""
     rows = len(corpus.rows("valid"))
-    memory = memory or remember(corpus, config.remember, neighbours=config.neighbours)
+    memory = memory or remember(corpus, config.remember, neighbours=config.neighbours, **config.counting)
     if memory is None or not rows:
         return None
     held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=config.valid_rows)
@@ -53,5 +57,5 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     if rows >= MIN_ROWS:
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
         memory = replace(memory, ranker=fit_ranker(ranking_examples(predictor, memory, held_out), rows))
-    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours)
+    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours, **config.counting)
     return None if whole is None else whole.as_in(memory)

@@ -84,8 +84,8 @@ def fit(
         counting = time.monotonic()
         memory = None
         if is_main_process():
-            with room_for("counting pairs and rows", "train with --remember none"):
-                memory = remember(corpus, config.remember, neighbours=config.neighbours)
+            with room_for("counting pairs and rows", "train with --count-engine duckdb, or with --remember none"):
+                memory = remember(corpus, config.remember, neighbours=config.neighbours, **config.counting)
         counted = time.monotonic()
         seconds = counted - started
         callback = TrainingCallback(model, corpus, config, memory, path, stop, progress, seconds)

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from superbloom.config import COUNT_OPTIONS
 from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 from superbloom.storage import locked, read_json, write_atomically
@@ -28,8 +29,8 @@ from superbloom.training.logs import LOG_FILE, TENSORBOARD_FOLDER
 
 SETTINGS_FILE = "run.json"
 LOCK_FILE = ".lock"
-# How many processes train, and how, may differ each time a run is resumed. These options are not stored.
-PLACEMENT_OPTIONS = {"devices", "strategy", "workers"}
+# How many processes train and what counts pairs may differ each time a run is resumed. These options are not stored.
+PLACEMENT_OPTIONS = {"devices", "strategy", "workers"} | COUNT_OPTIONS
 LENGTH_OPTIONS = {"steps", "minutes"}
 
 
