@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from superbloom.answers import Prediction
-from superbloom.commands.console import print_json, printable, warnings_as_lines
+from superbloom.answers import Explanation, Prediction
+from superbloom.commands.console import print_json, print_wrapped, printable, warnings_as_lines
 from superbloom.commands.options import ApiKey, Json, given, options_of
+from superbloom.commands.reasons import print_reasons, print_similar_rows
 from superbloom.config import HeadOptions, QueryOptions, make
 from superbloom.errors import InputError
 
+EXPLAINED = [field.name for field in fields(Explanation)]
+# For each mask, the predictions and, if they are explained, the reasons as the server sends them.
+Answers = list[tuple[list[Prediction], dict[str, Any]]]
 
-@options_of(QueryOptions, HeadOptions, leave_out=["explain"])
+
+@options_of(QueryOptions, HeadOptions)
 def predict(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A model folder; left out with --server.", show_default=False)
@@ -52,27 +57,30 @@ def predict(
         else:
             found = _ask_folder(Path(str(model)), context, query, head)
     if json_:
-        print_json({"context": context, "predictions": [[asdict(p) for p in predictions] for predictions in found]})
+        document: dict[str, Any] = {"context": context}
+        document["predictions"] = [[asdict(p) for p in predictions] for predictions, _ in found]
+        if query.get("explain"):
+            document["explanations"] = [explanation for _, explanation in found]
+        print_json(document)
     else:
         _print(found)
 
 
-def _ask_folder(
-    folder: Path, context: list[str] | str, query: dict[str, Any], head: dict[str, Any]
-) -> list[list[Prediction]]:
+def _ask_folder(folder: Path, context: list[str] | str, query: dict[str, Any], head: dict[str, Any]) -> Answers:
     from superbloom.predict import Predictor
     from superbloom.store import load
 
     if "," in query.get("combine", ""):
         query["combine"] = _weights(query["combine"])
-    return Predictor(load(folder).model, **head).predict(context, **query)
+    found = Predictor(load(folder).model, **head).ask(context, **query)
+    return [(one.predictions, {} if one.explanation is None else asdict(one.explanation)) for one in found]
 
 
 def _ask_server(
     url: str, key: str | None, context: list[str] | str, query: dict[str, Any], head: dict[str, Any]
-) -> list[list[Prediction]]:
+) -> Answers:
     """Ask a server; needs neither torch nor the model."""
-    from superbloom.client import Client
+    from superbloom.client import Client, predictions_of
 
     if any(getattr(HeadOptions, name) != value for name, value in head.items()):
         raise InputError(
@@ -85,8 +93,10 @@ def _ask_server(
             "leave out --combine, and --max-rounds unless it is 1"
         )
     client = Client(url, key=key)
-    ask = client.fill_in if isinstance(context, str) else client.predict_all
-    return ask(context, exact=max_rounds is None, **query)  # type: ignore[arg-type]
+    ask = client.ask_text if isinstance(context, str) else client.ask
+    answer = ask(context, exact=max_rounds is None, **query)  # type: ignore[arg-type]
+    explanations = [{name: mask.get(name) for name in EXPLAINED} for mask in answer["masks"]]
+    return list(zip(predictions_of(answer), explanations, strict=True))
 
 
 def _names(file: Path) -> list[str]:
@@ -102,15 +112,18 @@ def _weights(combine: str) -> list[float]:
         raise InputError(f"combine={combine!r} given; numbers with commas between them are weights: 0.7,0.3") from None
 
 
-def _print(found: list[list[Prediction]]) -> None:
-    for number, predictions in enumerate(found, 1):
+def _print(found: Answers) -> None:
+    for number, (predictions, explanation) in enumerate(found, 1):
         if len(found) > 1:
             typer.echo(f"[MASK] {number}")
         for rank, prediction in enumerate(predictions, 1):
             typer.echo(
                 f"{rank:4d}  {prediction.score:8.3f}  {prediction.probability:6.1%}  {printable(prediction.name)}"
             )
-        typer.echo(f"      ({_proof(predictions)})")
+            if explanation.get("why"):
+                print_reasons(prediction.probability, explanation["why"][rank - 1])
+        print_wrapped(f"({_proof(predictions)})", " " * 6)
+        print_similar_rows(explanation.get("similar_rows") or [])
 
 
 def _proof(predictions: list[Prediction]) -> str:

@@ -47,6 +47,9 @@ class TrainConfig:
         "both", "what the model keeps beside the network: names that stood together, training rows, both or none"
     )
     neighbours: int = option(64, "names kept for each name, with pairs: those that stood nearest most often", whole(1))
+    row_keys: bool = option(
+        True, "with rows: keep the key of each row, such as its page, user or file, to name it in explanations"
+    )
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")

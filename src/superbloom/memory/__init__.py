@@ -4,10 +4,11 @@
 
 pairs.py keeps for each name its strongest neighbours. rows.py keeps the rows themselves and finds similar ones.
 parts.py turns both into distributions over names, mixture.py weighs them against the network by held-out rows, and
-memory.py holds everything together.
+memory.py holds everything together. To explain an answer, evidence.py finds the rows that hold it near the context.
 """
 
 from superbloom.memory.events import REMEMBERED_SPLITS, Events
+from superbloom.memory.evidence import Alike, most_similar, together
 from superbloom.memory.memory import Memory, Recalled, can_remember, remember
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
@@ -18,6 +19,7 @@ __all__ = [
     "NETWORK",
     "PARTS",
     "REMEMBERED_SPLITS",
+    "Alike",
     "Context",
     "Events",
     "Memory",
@@ -27,7 +29,9 @@ __all__ = [
     "can_remember",
     "directed",
     "fit_weights",
+    "most_similar",
     "names_of_rows",
     "remember",
+    "together",
     "without",
 ]

@@ -87,7 +87,7 @@ def entries_of(starts: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.repeat(np.arange(len(names)), lengths), runs(starts[known], lengths)
 
 
-def taken(values: np.ndarray, at: np.ndarray, below: int) -> np.ndarray:
+def taken(values: np.ndarray, at: np.ndarray | slice, below: int) -> np.ndarray:
     """Entries of an array that may come from a damaged file: InputError unless they lie between 0 and `below`."""
     found = values[at]
     if len(found) and not 0 <= found.min() <= found.max() < below:  # False for NaN as well

@@ -77,6 +77,12 @@ class Memory:
         found = distributions(Context.of(ids[None], np.array([place]), num_ids), self.pairs, self.rows)
         return {part: self.weights[part] * np.asarray(found[part][0, answers].todense()).ravel() for part in found}
 
+    def again(self, corpus: Corpus, splits: Sequence[str]) -> Memory | None:
+        """Another corpus, counted as this one was, with the same weights; None if it cannot be remembered."""
+        has_keys = self.rows is not None and self.rows.key_starts is not None
+        counted = remember(corpus, self.kind, splits, self.neighbours, row_keys=has_keys)
+        return None if counted is None else replace(counted, weights=self.weights)
+
     def weighed(self, network: np.ndarray, parts: np.ndarray, rows: int) -> Memory:
         """The same memory with weights fitted to hidden names of `rows` different rows.
 
@@ -93,11 +99,16 @@ def can_remember(corpus: Corpus) -> bool:
 
 
 def remember(
-    corpus: Corpus, what: str, splits: Sequence[str] = ("train",), neighbours: int = TrainConfig.neighbours
+    corpus: Corpus,
+    what: str,
+    splits: Sequence[str] = ("train",),
+    neighbours: int = TrainConfig.neighbours,
+    *,
+    row_keys: bool = TrainConfig.row_keys,
 ) -> Memory | None:
     """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
 
-    None as well if the corpus cannot be remembered (see can_remember).
+    None as well if the corpus cannot be remembered (see can_remember). row_keys: keep the keys of rows.
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
@@ -107,5 +118,6 @@ def remember(
         return None
     events = Events.of(corpus, splits)
     pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None
-    rows = Rows.keep(events) if what in ("rows", "both") else None
+    keys = corpus.sequences["key"].chunk(0) if row_keys else None
+    rows = Rows.keep(events, keys=keys) if what in ("rows", "both") else None
     return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint())

@@ -4,6 +4,7 @@
     weights                                        of the network and each part, in the order of mixture.PARTS
     pairs.starts, .ids, .weights, .after, .counts  memory/pairs.py; absent if no pairs are kept
     rows.starts, .ids, .place_starts, .places, .rarity      memory/rows.py; absent if no rows are kept
+    rows.row, rows.key_starts, .key_text           the row and the keys of pieces; both absent in older folders
 
 The file may be large, so it is mapped, and only what a query needs is read. Opening checks types, sizes and where
 lists begin; ids are checked when they are read.
@@ -27,6 +28,8 @@ KINDS = {
     "pairs": {"starts": "I64", "ids": "I32", "weights": "F16", "after": "U8", "counts": "I32"},
     "rows": {"starts": "I64", "ids": "I32", "place_starts": "I64", "places": "I32", "rarity": "F32"},
 }
+# What a part may lack: the numbers of rows, in older folders; their keys, there and if none are kept.
+OPTIONAL = {"rows": [{"row": "I32"}, {"key_starts": "I64", "key_text": "U8"}]}
 
 
 def write_memory(memory: Memory, path: Path) -> None:
@@ -37,22 +40,26 @@ def write_memory(memory: Memory, path: Path) -> None:
     }
     for kind, columns in KINDS.items():
         if (part := getattr(memory, kind)) is not None:
-            arrays = {name: np.ascontiguousarray(getattr(part, name)) for name in columns}
-            tensors |= {f"{kind}.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+            names = [*columns, *(name for group in OPTIONAL.get(kind, []) for name in group)]
+            arrays = {name: array for name in names if (array := getattr(part, name)) is not None}
+            tensors |= {f"{kind}.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     write_tensors(tensors, path)
 
 
 def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
     """The memory in a file; InputError if it is no memory for this number of ids."""
     found = {name: kind for name, (kind, *shape) in layout_of(path).items() if len(shape) == 1}
-    present = [kind for kind in KINDS if f"{kind}.starts" in found]
-    expected = ALONE | {f"{kind}.{name}": of for kind in present for name, of in KINDS[kind].items()}
+    present = {kind: dict(KINDS[kind]) for kind in KINDS if f"{kind}.starts" in found}
+    for kind in present:
+        for group in OPTIONAL.get(kind, []):
+            present[kind] |= group if f"{kind}.{next(iter(group))}" in found else {}
+    expected = ALONE | {f"{kind}.{name}": of for kind, columns in present.items() for name, of in columns.items()}
     if found != expected:
         raise InputError(f"{path} holds {found!s:.200}; {expected!s:.200} is expected: save the model again")
     arrays = {name: tensor.numpy() for name, tensor in load_tensors(path, mapped).items()}
 
     def columns(kind: str) -> dict[str, np.ndarray]:
-        return {name: arrays[f"{kind}.{name}"] for name in KINDS[kind]}
+        return {name: arrays[f"{kind}.{name}"] for name in present[kind]}
 
     pairs = Pairs(**columns("pairs")) if "pairs" in present else None
     rows = Rows(**columns("rows")) if "rows" in present else None

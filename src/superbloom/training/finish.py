@@ -27,8 +27,7 @@ def remembered(model: Model, corpus: Corpus) -> Model:
     if model.memory is None:
         memory = _weighed_memory(model, corpus, train_config(), None)
     else:
-        memory = remember(corpus, model.memory.kind, REMEMBERED_SPLITS, model.memory.neighbours)
-        memory = None if memory is None else replace(memory, weights=model.memory.weights)
+        memory = model.memory.again(corpus, REMEMBERED_SPLITS)
     if memory is None:
         raise InputError(
             "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no validation rows "
@@ -47,5 +46,5 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     predictor = Predictor(model)
     parts = memory_probabilities(memory, held_out, corpus.num_ids, predictor.chunk)
     weights = memory.weighed(network_probabilities(predictor, held_out), parts, rows).weights
-    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours)
+    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours, row_keys=config.row_keys)
     return None if whole is None else replace(whole, weights=weights)
