@@ -10,7 +10,16 @@ import typer
 
 from superbloom.answers import Explanation, Prediction
 from superbloom.commands.console import print_json, print_wrapped, printable, warnings_as_lines
-from superbloom.commands.options import ApiKey, Json, given, options_of
+from superbloom.commands.options import (
+    ApiKey,
+    FolderOrName,
+    Json,
+    Server,
+    check_head_for_server,
+    folder_and_names,
+    given,
+    options_of,
+)
 from superbloom.commands.reasons import print_reasons, print_similar_rows
 from superbloom.config import HeadOptions, QueryOptions, make
 from superbloom.errors import InputError
@@ -22,9 +31,7 @@ Answers = list[tuple[list[Prediction], dict[str, Any]]]
 
 @options_of(QueryOptions, HeadOptions)
 def predict(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A model folder; left out with --server.", show_default=False)
-    ] = None,
+    model: FolderOrName = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME…", help="The context; [MASK] is what to predict, put at the end if left out."),
@@ -35,16 +42,13 @@ def predict(
     allow_file: Annotated[
         Path | None, typer.Option(help="A text file, one name per line: return only these names.")
     ] = None,
-    server: Annotated[str | None, typer.Option(help="Ask the server at this address, instead of a folder.")] = None,
+    server: Server = None,
     api_key: ApiKey = None,
     json_: Json = False,
     **options: Any,
 ) -> None:
     """The most likely names for each [MASK] of a context, with the certificate."""
-    if model is None and server is None:
-        raise InputError("give a model folder, or --server with the address of one that `superbloom serve` made")
-    if server is not None:
-        names = [*([] if model is None else [model]), *(names or [])]
+    folder, names = folder_and_names(model, names, server)
     if (not names) == (text is None):
         raise InputError("give the names of a context, or a --text with [MASK], and not both")
     context = names or text or ""
@@ -52,10 +56,10 @@ def predict(
     if allow_file is not None:
         query["allow"] = [*query.get("allow", []), *_names(allow_file)]
     with warnings_as_lines():
-        if server is not None:
-            found = _ask_server(server, api_key, context, query, head)
+        if folder is None:
+            found = _ask_server(str(server), api_key, context, query, head)
         else:
-            found = _ask_folder(Path(str(model)), context, query, head)
+            found = _ask_folder(folder, context, query, head)
     if json_:
         document: dict[str, Any] = {"context": context}
         document["predictions"] = [[asdict(p) for p in predictions] for predictions, _ in found]
@@ -82,10 +86,7 @@ def _ask_server(
     """Ask a server; needs neither torch nor the model."""
     from superbloom.client import Client, predictions_of
 
-    if any(getattr(HeadOptions, name) != value for name, value in head.items()):
-        raise InputError(
-            "--precision, --prior and --network-only are the server's to choose; leave them out with --server"
-        )
+    check_head_for_server(head)
     max_rounds = query.pop("max_rounds", None)
     if query.pop("combine", None) is not None or max_rounds not in (None, 1):
         raise InputError(
