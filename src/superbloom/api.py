@@ -195,17 +195,21 @@ class Superbloom:
         self,
         corpus: Corpus,
         *,
+        replace: bool = ExtendOptions.replace,
         like: Mapping[str, Sequence[str]] | None = None,
         reserve: float = ExtendOptions.reserve,
     ) -> Superbloom:
-        """Take pairs and rows of a corpus into the memory, instead of those that were there; without training.
+        """Add pairs and rows of a newer corpus to the memory, without training; with replace, instead of the old ones.
 
-        Names that the model does not know are added first; like and reserve are those of extend. Weights stay as they
-        were fitted; a model without a memory gets one, weighed by the validation rows of this corpus.
+        Rows that are remembered are not counted twice: of a row that has grown, what is new is added. A corpus without
+        new rows is refused. Names that the model does not know are added first; like and reserve are those of extend.
+        Weights stay as they were fitted; a model without a memory gets one, weighed by the validation rows of this
+        corpus.
         """
+        fingerprint = corpus.fingerprint()
         model = self._with_names_of(corpus, like=like, reserve=reserve)
         corpus = corpus.under(model.vocab)
-        self._use(remembered(model, corpus))
+        self._use(remembered(model, corpus, fingerprint=fingerprint, replaces=replace))
         self._corpus = corpus
         return self
 

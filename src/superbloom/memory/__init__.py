@@ -4,9 +4,11 @@
 
 pairs.py keeps for each name its strongest neighbours. rows.py keeps the rows themselves and finds similar ones.
 parts.py turns both into distributions over names, mixture.py weighs them against the network by held-out rows, and
-memory.py holds everything together. To explain an answer, evidence.py finds the rows that hold it near the context.
+memory.py holds everything together. adding.py adds a newer corpus. To explain an answer, evidence.py finds the rows
+that hold it near the context.
 """
 
+from superbloom.memory.adding import Added, add
 from superbloom.memory.events import REMEMBERED_SPLITS, Events
 from superbloom.memory.evidence import Alike, most_similar, together
 from superbloom.memory.memory import Memory, Recalled, can_remember, remember
@@ -19,6 +21,7 @@ __all__ = [
     "NETWORK",
     "PARTS",
     "REMEMBERED_SPLITS",
+    "Added",
     "Alike",
     "Context",
     "Events",
@@ -26,6 +29,7 @@ __all__ = [
     "Pairs",
     "Recalled",
     "Rows",
+    "add",
     "can_remember",
     "directed",
     "fit_weights",

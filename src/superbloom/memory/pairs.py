@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -66,6 +67,46 @@ class Pairs:
         scores = np.bincount(at, cosines[is_other], len(ids))
         order = np.lexsort((ids, -scores))  # equal scores: the smaller id, a more frequent name
         return ids[order], scores[order]
+
+
+class Counted(NamedTuple):
+    """Pairs in any order, one entry each; entries of one pair are summed."""
+
+    first: np.ndarray
+    second: np.ndarray
+    weights: np.ndarray  # Σ 1/distance, not divided by how often the first name occurs
+    following: np.ndarray  # the part of it in which the second name follows
+
+
+def added(old: Pairs, new: Pairs, more: Counted, neighbours: int) -> Pairs:
+    """The pairs of both and of `more`: the strongest neighbours of each name. new: counted for all names."""
+    num_ids = len(new.counts)
+    counts = new.counts.astype(np.int64)
+    counts[: len(old.counts)] += old.counts
+    sizes = np.diff(new.starts)
+    sizes[: len(old.counts)] += np.diff(old.starts)
+    bounds, order, found, first = np.concatenate([[0], np.cumsum(sizes)]), np.argsort(more.first), [], 0
+    while first < num_ids:
+        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + MAX_CHUNK_EVENTS, side="right")) - 1)
+        names = np.arange(first, last)
+        entries = [_sums(one, names, num_ids) for one in (old, new)]
+        at = order[slice(*np.searchsorted(more.first[order], (first, last)))]
+        entries.append((more.first[at] - first, more.second[at], more.weights[at] + 1j * more.following[at]))
+        rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+        summed = sparse.csr_matrix((values, (rows, columns)), shape=(last - first, num_ids))
+        summed.data /= np.repeat(np.maximum(1, counts[first:last]), np.diff(summed.indptr))
+        found.append(_strongest(summed, neighbours))
+        first = last
+    lengths, ids, weights, after = (np.concatenate(column) for column in zip(*found, strict=True))
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Pairs(starts, ids, weights, after, counts.clip(max=2**31 - 1).astype(np.int32))
+
+
+def _sums(pairs: Pairs, names: np.ndarray, num_ids: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The neighbours of consecutive names: position in names, neighbour, and the complex weight before the division."""
+    of, ids, weights, after = pairs.of(names, num_ids)
+    counts = pairs.counts[np.minimum(names, len(pairs.counts) - 1)]  # a name beyond them has no neighbours
+    return of, ids, weights * counts[of] * (1 + 1j * after)
 
 
 def _chunks(events: Events) -> Iterator[sparse.csr_matrix]:

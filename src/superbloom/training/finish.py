@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 from superbloom.config import TrainConfig, train_config
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities
-from superbloom.memory import REMEMBERED_SPLITS, Memory, remember
+from superbloom.memory import REMEMBERED_SPLITS, Memory, add, remember
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.training.repetition import fit_repetition
@@ -21,17 +22,26 @@ def finished(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory |
     return replace(model, memory=_weighed_memory(model, corpus, config, memory))
 
 
-def remembered(model: Model, corpus: Corpus) -> Model:
-    """The model with the memory of another corpus of the same names: with the weights it had, or newly weighed."""
+def remembered(model: Model, corpus: Corpus, *, fingerprint: str, replaces: bool) -> Model:
+    """The model with a memory of another corpus of its names as well: with the weights it had, or newly weighed.
+
+    replaces: with a memory of this corpus alone. fingerprint: that of the corpus as it was prepared.
+    """
     memory: Memory | None
     if model.memory is None:
         memory = _weighed_memory(model, corpus, train_config(), None)
-    else:
+    elif replaces:
         memory = model.memory.again(corpus, REMEMBERED_SPLITS)
+    else:
+        found = add(model.memory, corpus, REMEMBERED_SPLITS, fingerprint)
+        memory = None if found is None else found.memory
+        if found is not None and found.known:
+            line = f"{found.known:,} of {found.rows:,} rows were remembered, whole or in part; the rest was added"
+            warnings.warn(line, stacklevel=3)
     if memory is None:
         raise InputError(
-            "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no validation rows "
-            "to weigh a first memory; train on it instead"
+            "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no training rows, "
+            "or no validation rows to weigh a first memory; train on it instead"
         )
     return replace(model, memory=memory)
 
