@@ -30,6 +30,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
 from superbloom.hashing import check_sizes, max_alpha
+from superbloom.memory import check_half_life
 from superbloom.model import Model
 from superbloom.model.extend import extend
 from superbloom.predict import Predictor, similar
@@ -137,6 +138,7 @@ class Superbloom:
 
         folder = run if run is None or isinstance(run, RunFolder) else RunFolder(Path(run))
         config = train_config(**self.train_options | options)
+        check_half_life(config.half_life, corpus)
         if folder is not None and not resume:
             folder.check_new()  # now, because creating a model may take long; fit checks again once it has the lock
         if from_model is not None:

@@ -50,6 +50,12 @@ class TrainConfig:
     row_keys: bool = option(
         True, "with rows: keep the key of each row, such as its page, user or file, to name it in explanations"
     )
+    half_life: float | None = option(
+        None,
+        "what the model remembers counts half after this many more events of the same row; needs a log of events",
+        POSITIVE,
+        shown_default="none: old events count as much as new ones",
+    )
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")

@@ -11,7 +11,7 @@ that hold it near the context.
 from superbloom.memory.adding import Added, add
 from superbloom.memory.events import REMEMBERED_SPLITS, Events
 from superbloom.memory.evidence import Alike, most_similar, together
-from superbloom.memory.memory import Memory, Recalled, can_remember, remember
+from superbloom.memory.memory import Memory, Recalled, can_remember, check_half_life, remember
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
 from superbloom.memory.parts import Context, directed, names_of_rows, without
@@ -31,6 +31,7 @@ __all__ = [
     "Rows",
     "add",
     "can_remember",
+    "check_half_life",
     "directed",
     "fit_weights",
     "most_similar",

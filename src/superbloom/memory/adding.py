@@ -49,6 +49,11 @@ def add(memory: Memory, corpus: Corpus, splits: Sequence[str], fingerprint: str)
     """
     if not can_remember(corpus):
         return None
+    if memory.half_life is not None:
+        raise InputError(
+            f"this memory has a half-life of {memory.half_life:g} events, so new events make older ones count less; "
+            "give the whole newer log, to be counted again: --replace, in Python replace=True"
+        )
     if is_remembered(memory, fingerprint) or is_remembered(memory, corpus.fingerprint()):
         raise InputError(
             "this corpus is remembered already, so nothing is changed; give a corpus with newer rows, or replace the "

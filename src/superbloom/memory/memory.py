@@ -11,6 +11,7 @@ from scipy import sparse
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
+from superbloom.errors import InputError
 from superbloom.memory.events import Events
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
 from superbloom.memory.pairs import Pairs
@@ -33,7 +34,8 @@ class Memory:
     rows: Rows | None
     weights: Mapping[str, float] = field(default_factory=dict)
     neighbours: int = TrainConfig.neighbours  # the most names that are kept for a name
-    corpus: str = ""  # the fingerprint of the corpus that was counted
+    corpus: str = ""  # the fingerprint of the corpus that was counted, and of those that were added
+    half_life: float | None = None  # in events: what that many events of its row follow counts half
 
     @property
     def parts(self) -> list[str]:
@@ -80,7 +82,8 @@ class Memory:
     def again(self, corpus: Corpus, splits: Sequence[str]) -> Memory | None:
         """Another corpus, counted as this one was, with the same weights; None if it cannot be remembered."""
         has_keys = self.rows is not None and self.rows.key_starts is not None
-        counted = remember(corpus, self.kind, splits, self.neighbours, row_keys=has_keys)
+        half_life = self.half_life
+        counted = remember(corpus, self.kind, splits, self.neighbours, row_keys=has_keys, half_life=half_life)
         return None if counted is None else replace(counted, weights=self.weights)
 
     def weighed(self, network: np.ndarray, parts: np.ndarray, rows: int) -> Memory:
@@ -98,6 +101,15 @@ def can_remember(corpus: Corpus) -> bool:
     return corpus.target_vocab is None and not corpus.vocab.is_text
 
 
+def check_half_life(half_life: float | None, corpus: Corpus) -> None:
+    """Raise InputError if rows are to fade but have no order of time."""
+    if half_life is not None and not corpus.is_ordered:
+        raise InputError(
+            f"half_life={half_life:g} given, but the rows of this corpus are not in the order of time, so nothing in "
+            "them is older; leave it out, or prepare a log of events: superbloom prepare interactions"
+        )
+
+
 def remember(
     corpus: Corpus,
     what: str,
@@ -105,19 +117,27 @@ def remember(
     neighbours: int = TrainConfig.neighbours,
     *,
     row_keys: bool = TrainConfig.row_keys,
+    half_life: float | None = TrainConfig.half_life,
 ) -> Memory | None:
     """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
 
-    None as well if the corpus cannot be remembered (see can_remember). row_keys: keep the keys of rows.
+    None as well if the corpus cannot be remembered (see can_remember). row_keys: keep the keys of rows. half_life: an
+    event that this many others follow in its row counts half. It needs rows in the order of time, or raises InputError.
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
     ['network', 'pairs', 'pairs squared', 'rows', 'places', 'repeats', 'row repeats']
     """
+    check_half_life(half_life, corpus)
     if what == "none" or not can_remember(corpus):
         return None
     events = Events.of(corpus, splits)
+    if half_life is not None:
+        half_life = float(np.float32(half_life))  # as the file holds it, so that a saved model answers as before
+        events = events.fading(half_life)
     pairs = Pairs.count(events, neighbours) if what in ("pairs", "both") else None
     keys = corpus.sequences["key"].chunk(0) if row_keys else None
     rows = Rows.keep(events, keys=keys) if what in ("rows", "both") else None
-    return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint())
+    if rows is not None and half_life is not None:
+        rows = rows.fading(half_life)
+    return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint(), half_life=half_life)

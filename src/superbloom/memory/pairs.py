@@ -2,6 +2,7 @@
 
 The weight of a pair is Σ 1/distance over its occurrences at most WINDOW_IDS apart, divided by how often the first name
 occurs. `after` says how much of that weight comes from occurrences in which the second name follows the first.
+With a half-life, older occurrences weigh less (Events.fading).
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ def _counted(events: Events, row_of: np.ndarray, at: np.ndarray, first: int, las
             rows.append(own[inside])
             columns.append(events.ids[other[inside]])
             values.append(np.full(len(columns[-1]), weight / distance, np.complex64))
+            if events.freshness is not None:  # a pair is as old as its later name
+                values[-1] *= events.freshness[np.maximum(at, other)[inside]]
     entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
     return sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
 

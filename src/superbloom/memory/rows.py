@@ -5,14 +5,14 @@ A row is similar to a context if it holds its names, rare and near ones above al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
-from superbloom.memory.events import Events, are_lists, entries_of, runs, taken
+from superbloom.memory.events import Events, are_lists, entries_of, freshness, runs, taken
 from superbloom.memory.keys import key_at, packed
 
 MAX_ROW_EVENTS = 20_000_000  # ids of rows that are kept: beyond, evenly spaced rows
@@ -57,6 +57,7 @@ class Rows:
     row: np.ndarray | None = None  # (pieces,) int32, ascending from 0; None in older folders
     key_starts: np.ndarray | None = None  # (rows + 1,) int64; None if no keys are kept
     key_text: np.ndarray | None = None  # (bytes,) uint8, UTF-8
+    freshness: np.ndarray | None = None  # (pieces,) float32, how much each piece counts; not stored, see fading
 
     @classmethod
     def keep(
@@ -110,6 +111,13 @@ class Rows:
         piece = np.searchsorted(self.starts, event, side="right") - 1
         return piece if self.row is None else self.row[piece].astype(np.int64)
 
+    def fading(self, half_life: float) -> Rows:
+        """The same rows; a piece that `half_life` events follow in its row is half as similar to any context."""
+        assert self.row is not None
+        last = np.flatnonzero(np.diff(self.row, append=-1))  # the last piece of each row
+        age = self.starts[last + 1][self.row] - self.starts[1:]
+        return replace(self, freshness=freshness(age, half_life))
+
     def key(self, row: int) -> str | None:
         """The key of a row, if keys are kept."""
         if self.key_starts is None or self.key_text is None:
@@ -128,6 +136,8 @@ class Rows:
         shape = (num_queries, len(self.starts) - 1)
         total = sparse.csr_matrix((gain, (query[entry], row)), shape=shape)
         total.data /= np.sqrt(self.starts[total.indices + 1] - self.starts[total.indices] + LENGTH_OFFSET)
+        if self.freshness is not None:
+            total.data *= self.freshness[total.indices]
         best = _largest(total, SIMILAR_ROWS)
         of, which = np.repeat(np.arange(num_queries), np.diff(best.indptr)), best.indices.astype(np.int64)
         # Look the similarity of each match up in the kept entries of its query.

@@ -1,6 +1,7 @@
 """The file of a model's memory: memory.safetensors (docs/formats.md).
 
-    neighbours, corpus                             the option, and the checksum of the corpus that was counted
+    neighbours, corpus                             the option, and checksums of the corpora that were counted
+    half_life                                      the option; absent if nothing fades
     weights                                        of the network and each part, in the order of mixture.PARTS
     pairs.starts, .ids, .weights, .after, .counts  memory/pairs.py; absent if no pairs are kept
     rows.starts, .ids, .place_starts, .places, .rarity      memory/rows.py; absent if no rows are kept
@@ -38,6 +39,8 @@ def write_memory(memory: Memory, path: Path) -> None:
         "neighbours": torch.tensor([memory.neighbours], dtype=torch.int32),
         "corpus": torch.tensor(list(bytes.fromhex(memory.corpus)), dtype=torch.uint8),
     }
+    if memory.half_life is not None:
+        tensors["half_life"] = torch.tensor([memory.half_life], dtype=torch.float32)
     for kind, columns in KINDS.items():
         if (part := getattr(memory, kind)) is not None:
             names = [*columns, *(name for group in OPTIONAL.get(kind, []) for name in group)]
@@ -53,7 +56,8 @@ def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
     for kind in present:
         for group in OPTIONAL.get(kind, []):
             present[kind] |= group if f"{kind}.{next(iter(group))}" in found else {}
-    expected = ALONE | {f"{kind}.{name}": of for kind, columns in present.items() for name, of in columns.items()}
+    alone = ALONE | ({"half_life": "F32"} if "half_life" in found else {})
+    expected = alone | {f"{kind}.{name}": of for kind, columns in present.items() for name, of in columns.items()}
     if found != expected:
         raise InputError(f"{path} holds {found!s:.200}; {expected!s:.200} is expected: save the model again")
     arrays = {name: tensor.numpy() for name, tensor in load_tensors(path, mapped).items()}
@@ -73,5 +77,12 @@ def load_memory(path: Path, num_ids: int, mapped: Mapped) -> Memory:
             f"{path}: weights {weights!s:.80} and neighbours {neighbours!s:.40} are not those of {len(memory.parts)} "
             "parts; save the model again"
         )
+    half_life = None
+    if "half_life" in arrays:
+        held = arrays["half_life"]
+        if len(held) != 1 or not 0 < held[0] < np.inf or (rows is not None and rows.row is None):
+            raise InputError(f"{path}: the half-life {held!s:.40} is not one, or rows lack it; save the model again")
+        half_life = float(held[0])
+        rows = None if rows is None else rows.fading(half_life)
     named = dict(zip(memory.parts, weights.tolist(), strict=True))
-    return Memory(pairs, rows, named, int(neighbours[0]), arrays["corpus"].tobytes().hex())
+    return Memory(pairs, rows, named, int(neighbours[0]), arrays["corpus"].tobytes().hex(), half_life)

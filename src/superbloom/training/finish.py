@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 from superbloom.config import TrainConfig, train_config
 from superbloom.corpus import Corpus
@@ -46,15 +47,20 @@ def remembered(model: Model, corpus: Corpus, *, fingerprint: str, replaces: bool
     return replace(model, memory=memory)
 
 
+def memory_options(config: TrainConfig) -> dict[str, Any]:
+    """The options of `remember` that a training sets."""
+    return {"neighbours": config.neighbours, "row_keys": config.row_keys, "half_life": config.half_life}
+
+
 def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory | None) -> Memory | None:
     """The memory with its weights; validation rows join it once they have decided these. None without such rows."""
     rows = len(corpus.rows("valid"))
-    memory = memory or remember(corpus, config.remember, neighbours=config.neighbours)
+    memory = memory or remember(corpus, config.remember, **memory_options(config))
     if memory is None or not rows:
         return None
     held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=config.valid_rows)
     predictor = Predictor(model)
     parts = memory_probabilities(memory, held_out, corpus.num_ids, predictor.chunk)
     weights = memory.weighed(network_probabilities(predictor, held_out), parts, rows).weights
-    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours, row_keys=config.row_keys)
+    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **memory_options(config))
     return None if whole is None else replace(whole, weights=weights)

@@ -30,6 +30,7 @@ from superbloom.training.callback import TrainingCallback, patience_exhausted
 from superbloom.training.checkpoint_io import AtomicCheckpoints
 from superbloom.training.checkpoints import check_identity, checkpoints, identity, newest_whole, step_of
 from superbloom.training.distributed import leave_process_group, placement
+from superbloom.training.finish import memory_options
 from superbloom.training.initialise import initialise_from_cooccurrence, initialise_from_frequencies
 from superbloom.training.lightning_module import Training
 from superbloom.training.progress import TrainingProgress
@@ -85,7 +86,7 @@ def fit(
         memory = None
         if is_main_process():
             with room_for("counting pairs and rows", "train with --remember none"):
-                memory = remember(corpus, config.remember, neighbours=config.neighbours)
+                memory = remember(corpus, config.remember, **memory_options(config))
         counted = time.monotonic()
         seconds = counted - started
         callback = TrainingCallback(model, corpus, config, memory, path, stop, progress, seconds)
