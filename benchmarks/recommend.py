@@ -267,7 +267,7 @@ def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
     names = whole.vocab.names(np.flatnonzero(new).tolist())
     first.extend(names)
     found["extended"] = split_recall(first, whole, set(names))
-    first.remember(whole)
+    first.remember(whole, replace=True)  # items were put between others, so rows have not just grown
     found["remembered, not trained"] = split_recall(first, whole, set(names))
     second = Superbloom().fit(whole, from_model=first, minutes=CONTINUED, quiet=True)
     found["continued on the newer log"] = split_recall(second, whole, set(names))

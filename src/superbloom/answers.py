@@ -86,15 +86,34 @@ class Dependence:
 class Beside:
     """An element of the context that an answer stood near in training rows.
 
+    rows: the remembered rows in which both stand at most 10 places apart. nearest: the smallest distance in them. Both
+    are None if the model remembers no rows.
     weight: the sum of 1/distance over these places, per occurrence of the element. share: the part of it in the weights
-    of all neighbours that are kept for the element. follows: the part of it where the answer follows the element.
+    of all neighbours that are kept for the element. follows: the part of it where the answer follows the element. All
+    three are None if the answer is not one of these neighbours.
     """
 
     place: int
     name: str
-    weight: float
-    share: float
-    follows: float
+    rows: int | None
+    nearest: int | None
+    weight: float | None
+    share: float | None
+    follows: float | None
+
+
+@dataclass(frozen=True)
+class SimilarRow:
+    """A remembered row that is similar to the context.
+
+    key: the page, user or file that the row came from; None if the model keeps no keys. similarity: 0 to 1; a row that
+    has exactly the names of the context has 1. shared: the names of the context that the row holds. For a long row,
+    similarity and shared describe its most similar piece.
+    """
+
+    key: str | None
+    similarity: float
+    shared: list[str]
 
 
 @dataclass(frozen=True)
@@ -103,7 +122,7 @@ class Why:
 
     The network adds its weight times the mean over the tokens of exp(log_prob) · share. prior: log of how frequent the
     name is, relative to its buckets. It decides the shares, with the other hashes. beside: the elements of the context
-    that the answer is a remembered neighbour of.
+    that the answer stood near in training. similar_rows: the most similar remembered rows that hold the answer.
     """
 
     tokens: list[Token]
@@ -111,6 +130,7 @@ class Why:
     depends_on: list[Dependence]
     parts: dict[str, float]  # by the names of memory/parts.py
     beside: list[Beside]
+    similar_rows: list[SimilarRow]
 
 
 @dataclass(frozen=True)
@@ -146,10 +166,14 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The parts of each prediction, and the proof for all of them; None if scores are not probabilities."""
+    """The parts of each prediction, and the proof for all of them; None if scores are not probabilities.
+
+    similar_rows: the remembered rows that are most similar to the context, whether they hold an answer or not.
+    """
 
     why: list[Why]
     certificate: Certificate | None
+    similar_rows: list[SimilarRow]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.evaluate import evaluate
 from superbloom.hashing import check_sizes, max_alpha
+from superbloom.memory import check_half_life
 from superbloom.model import Model
 from superbloom.model.extend import extend
 from superbloom.predict import Predictor, similar
@@ -139,6 +140,7 @@ class Superbloom:
 
         folder = run if run is None or isinstance(run, RunFolder) else RunFolder(Path(run))
         config = train_config(**self.train_options | options)
+        check_half_life(config.half_life, corpus)
         if folder is not None and not resume:
             folder.check_new()  # now, because creating a model may take long; fit checks again once it has the lock
         if from_model is not None:
@@ -198,22 +200,26 @@ class Superbloom:
         self,
         corpus: Corpus,
         *,
+        replace: bool = ExtendOptions.replace,
         like: Mapping[str, Sequence[str]] | None = None,
         reserve: float = ExtendOptions.reserve,
         engine: str = TrainConfig.count_engine,
         master: str | None = TrainConfig.count_master,
         megabytes: int = TrainConfig.count_mb,
     ) -> Superbloom:
-        """Take pairs and rows of a corpus into the memory, instead of those that were there; without training.
+        """Add pairs and rows of a newer corpus to the memory, without training; with replace, instead of the old ones.
 
-        Names that the model does not know are added first; like and reserve are those of extend. Weights stay as they
-        were fitted; a model without a memory gets one, weighed by the validation rows of this corpus. engine, master
-        and megabytes are count_engine, count_master and count_mb of TrainConfig: where pairs are counted.
+        Rows that are remembered are not counted twice: of a row that has grown, what is new is added. A corpus without
+        new rows is refused. Names that the model does not know are added first; like and reserve are those of extend.
+        Weights stay as they were fitted; a model without a memory gets one, weighed by the validation rows of this
+        corpus. engine, master and megabytes are count_engine, count_master and count_mb of TrainConfig: where pairs are
+        counted.
         """
         config = train_config(count_engine=engine, count_master=master, count_mb=megabytes)
+        fingerprint = corpus.fingerprint()
         model = self._with_names_of(corpus, like=like, reserve=reserve)
         corpus = corpus.under(model.vocab)
-        self._use(remembered(model, corpus, config))
+        self._use(remembered(model, corpus, config, fingerprint=fingerprint, replaces=replace))
         self._corpus = corpus
         return self
 

@@ -59,7 +59,7 @@ class Client:
         self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any
     ) -> list[list[Prediction]]:
         """The k best names for each mask of the context: always a list of lists."""
-        return _predictions(self.ask(context, k, **options))
+        return predictions_of(self.ask(context, k, **options))
 
     def predict_batch(
         self, contexts: Iterable[Sequence[str | Special | None]], k: int = QueryOptions.k, **options: Any
@@ -68,14 +68,18 @@ class Client:
         shared = {"k": k, **_jsonable(options)}
         queries = [{"context": _names(context), **shared} for context in contexts]
         answers = self._call("POST", "/v1/predict/batch", {"queries": queries})["answers"] if queries else []
-        return [_predictions(answer) for answer in answers]
+        return [predictions_of(answer) for answer in answers]
 
     def fill_in(self, text: str, k: int = QueryOptions.k, **options: Any) -> list[list[Prediction]]:
         """The k best entries for each [MASK] of a text. The model must be a model of text."""
+        return predictions_of(self.ask_text(text, k, **options))
+
+    def ask_text(self, text: str, k: int = QueryOptions.k, **options: Any) -> dict[str, Any]:
+        """The whole answer to a text, as of `ask`."""
         answer = self._call("POST", "/v1/text", {"text": text, "k": k, **_jsonable(options)})
         if answer["unread"]:
-            warnings.warn(unread_line(answer["unread"]), stacklevel=2)
-        return _predictions(answer)
+            warnings.warn(unread_line(answer["unread"]), stacklevel=3)
+        return answer
 
     def ask(self, context: Sequence[str | Special | None], k: int = QueryOptions.k, **options: Any) -> dict[str, Any]:
         """The whole answer as the server sends it. explain=True adds the reasons and the certificate."""
@@ -157,7 +161,8 @@ def _jsonable(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _predictions(answer: dict[str, Any]) -> list[list[Prediction]]:
+def predictions_of(answer: dict[str, Any]) -> list[list[Prediction]]:
+    """The predictions in an answer of the server, a list for each mask."""
     return [
         [Prediction(certified=mask["certified"], **prediction) for prediction in mask["predictions"]]
         for mask in answer["masks"]

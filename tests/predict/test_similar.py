@@ -7,11 +7,16 @@ from dataclasses import replace
 import pytest
 
 from superbloom import Corpus, Superbloom
+from superbloom.config.serving import Settings
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.predict import Predictor, similar
+from superbloom.serve.app import make_app
+from superbloom.serve.service import Served
 from tests.support.launch import command as run
+from tests.support.serving import live
 
 ROWS = [[f"n{i}", f"n{i + 1}", f"n{i + 2}"] for i in range(0, 60, 3)] * 8 + [["alone"]] * 3
+KEY = "a-key-of-16-characters"
 SMALL = {"alpha": 2, "dim": 16, "heads": 2, "ffn_dim": 16}
 NO_PAIRS = "this model remembers no pairs; these are the model's answers to a context of it"
 
@@ -119,3 +124,33 @@ def test_the_command_prints_neighbours_and_where_they_come_from(fitted, tmp_path
     assert len(done.stdout.splitlines()) == 10
     done = run("similar", "model", "alon", cwd=tmp_path, code=2)
     assert done.stderr == "error: 'alon' is not among the 61 names; closest: 'alone'\n"
+
+
+def test_a_server_finds_the_names_that_the_folder_finds(fitted, tmp_path):
+    fitted.save_pretrained(tmp_path / "model")
+    app = make_app(lambda: Served(Superbloom.from_pretrained(tmp_path / "model").predictor), Settings(api_key=KEY))
+    with live(app) as url:
+        for asked in (["n10", "-k", 2], ["n9", "n10", "--json"], ["alone", "n10"]):
+            there = run("similar", *asked, "--server", url, "--api-key", KEY, cwd=tmp_path)
+            here = run("similar", "model", *asked, cwd=tmp_path)
+            assert (there.stdout, there.stderr) == (here.stdout, here.stderr)
+        wrong = run("similar", "alon", "--server", url, "--api-key", KEY, cwd=tmp_path, code=2)
+        assert wrong.stderr == "error: 'alon' is not among the 61 names; closest: 'alone'\n"
+        assert run("similar", "n10", "--server", url, cwd=tmp_path, code=2).stderr.startswith("error: ")
+        chosen = run("similar", "n10", "--network-only", "--server", url, "--api-key", KEY, cwd=tmp_path, code=2)
+        assert "the server's to choose; leave them out with --server" in chosen.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "give a model folder, or --server with the address of one"),
+        (["model"], "no names given; give one name or more"),
+        (["--server", "http://127.0.0.1:1"], "no names given; give one name or more"),
+        (["n10", "--server", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1: "),
+    ],
+)
+def test_a_command_without_names_or_model_is_refused(tmp_path, arguments, line):
+    done = run("similar", *arguments, cwd=tmp_path, code=2)
+    assert done.stderr.startswith(f"error: {line}")
+    assert done.stderr.count("\n") == 1

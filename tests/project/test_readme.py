@@ -125,6 +125,8 @@ def test_every_guide_is_pasted():
 def test_the_readme_works_as_pasted_on_small_files(tmp_path):
     rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
     (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    newer = ["John Coltrane\tMiles Davis\tJazz"] * 40
+    (tmp_path / "newer.tsv.gz").write_bytes(gzip.compress("\n".join(newer).encode()))
     pages = [("Jazz", "[[Piano]] [[Organ]]"), ("Piano", "[[Jazz]] [[Organ]]"), ("Organ", "[[Piano]] [[Jazz]]")]
     text = "".join(
         f"<page><title>{title}</title><ns>0</ns><revision><text>{links}</text></revision></page>\n"

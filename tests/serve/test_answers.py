@@ -70,7 +70,7 @@ def test_reasons_are_those_of_the_predictor(names):
     query = predictor.query([ONE, MASK, TWO, MASK], k=3, explain=True)
     same(answer, predictor, query)
     for mask, found in zip(answer["masks"], predictor.answer([query])[0], strict=True):
-        told = {"why": mask["why"], "certificate": mask["certificate"]}
+        told = {name: mask[name] for name in ("why", "certificate", "similar_rows")}
         assert told == json.loads(json.dumps(asdict(found.explanation)), parse_float=lambda text: close(float(text)))
 
 

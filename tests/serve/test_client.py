@@ -266,13 +266,13 @@ def test_a_server_that_does_not_answer_is_told_in_one_line():
 
 
 def test_a_client_needs_no_torch():
-    """Nor anything else that is not in the standard library; `predict --server` needs no torch either."""
+    """Nor anything else that is not in the standard library. The commands that ask a server need no torch either."""
     code = """
 import sys
 before = set(sys.modules)
 from superbloom import MASK, Client
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
-import superbloom.commands.predict
+import superbloom.commands.predict, superbloom.commands.similar
 print(sorted(loaded - set(sys.stdlib_module_names)), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -104,7 +104,8 @@ def test_a_card_shows_what_the_model_remembers(fitted):
     memory = fitted.model.memory
     facts = dict(rows_of(section(card_of(fitted), "Memory"))[2:])
     assert facts["pairs"] == f"{len(memory.pairs.ids):,}, at most {memory.neighbours} for a name"
-    assert facts["rows"] == f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all"
+    pieces = f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all"
+    assert facts["rows"] == f"{pieces}, {memory.rows.row[-1] + 1:,} keys"
     weights = dict(part.rsplit(" ", 1) for part in facts["weights"].split(", "))
     assert {part: float(weight) for part, weight in weights.items()} == pytest.approx(memory.weights, abs=5e-4)
 

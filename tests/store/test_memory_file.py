@@ -15,6 +15,7 @@ from tests.support.edits import manifest_edit, resealed
 from tests.support.folders import PLAIN, fitted
 
 FILE = "memory.safetensors"
+KEYS = ("row", "key_starts", "key_text")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,26 @@ WHEN_OPENED = {
     ),
     "a rarity of 0": (put("rows.rarity", 3, 0.0), "begins outside of the file"),
     "a rarity that is none": (put("rows.rarity", 3, float("nan")), "begins outside of the file"),
+    "keys without numbers of rows": (lambda tensors: tensors.pop("rows.row"), "begins outside of the file"),
+    "keys without text": (lambda tensors: tensors.pop("rows.key_text"), "is expected: save the model again"),
+    "text without keys": (lambda tensors: tensors.pop("rows.key_starts"), "is expected: save the model again"),
+    "keys of another type": (
+        lambda tensors: tensors.update({"rows.key_text": tensors["rows.key_text"].int()}),
+        "is expected: save the model again",
+    ),
+    "a row that no key has": (put("rows.row", -1, 10**6), "begins outside of the file"),
+    "a row below 0": (put("rows.row", 0, -1), "begins outside of the file"),
+    "a row before the one before": (put("rows.row", 5, 0), "begins outside of the file"),
+    "numbers of other rows": (
+        lambda tensors: tensors.update({"rows.row": tensors["rows.row"][:-1]}),
+        "begins outside of the file",
+    ),
+    "a key that begins beyond the end": (put("rows.key_starts", -1, 10**9), "begins outside of the file"),
+    "a key that begins after its end": (put("rows.key_starts", 2, 10**6), "begins outside of the file"),
+    "keys of other rows": (
+        lambda tensors: tensors.update({"rows.key_starts": tensors["rows.key_starts"][1:]}),
+        "begins outside of the file",
+    ),
     "rarity of other names": (
         lambda tensors: tensors.update({"rows.rarity": tensors["rows.rarity"][:-1]}),
         "begins outside of the file",
@@ -129,3 +150,33 @@ def test_a_large_memory_is_mapped(whole, monkeypatch):
     stored = load(whole)
     assert not stored.model.memory.pairs.ids.flags.owndata
     assert Superbloom.from_pretrained(whole).predict(["name 1"], k=2)
+
+
+def first_row(folder):
+    (found,) = Superbloom.from_pretrained(folder).predictor.ask(["name 1", "name 2"], 1, explain=True)
+    return found.explanation.similar_rows[0]
+
+
+def test_folders_without_keys_answer_as_before_and_show_none(whole, tmp_path):
+    """As written before rows had numbers and keys, and as written with --no-row-keys."""
+    before, ours = first_row(whole), Superbloom.from_pretrained(whole).predict(["name 1"], k=3)
+    assert before.key in {str(number) for number in range(80)}
+    older = changed(whole, tmp_path / "older", lambda tensors: [tensors.pop(f"rows.{name}") for name in KEYS])
+    chosen = changed(whole, tmp_path / "chosen", lambda tensors: [tensors.pop(f"rows.{name}") for name in KEYS[1:]])
+    for folder in (older, chosen):
+        assert first_row(folder) == replace(before, key=None)
+        assert Superbloom.from_pretrained(folder).predict(["name 1"], k=3) == ours
+        Superbloom.from_pretrained(folder).save_pretrained(tmp_path / "again")
+        assert (tmp_path / "again" / FILE).read_bytes() == (folder / FILE).read_bytes()
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(whole, tmp_path):
+    folder = changed(whole, tmp_path / "model", put("rows.key_text", slice(None), 255))
+    assert set(first_row(folder).key) == {"\N{REPLACEMENT CHARACTER}"}
+
+
+def test_keys_survive_in_a_mapped_file(whole, monkeypatch):
+    before = first_row(whole)
+    monkeypatch.setattr("superbloom.storage.mapped.MAX_COPIED_BYTES", 0)
+    assert first_row(whole) == before
+    assert not load(whole).model.memory.rows.key_text.flags.owndata

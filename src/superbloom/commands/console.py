@@ -8,6 +8,7 @@ import reprlib
 import shlex
 import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import typer
 
 MAX_TREE_INDENT = 20  # spaces
+MIN_WIDTH = 40  # columns: narrower terminals wrap lines themselves
 
 
 def print_json(document: Any) -> None:
@@ -44,6 +46,12 @@ def print_tree(found: dict[str, Any], indent: str = "") -> None:
         else:
             shown = f"{value:,}" if type(value) is int else printable(_short(value))
             typer.echo(f"{label}: {shown}")
+
+
+def print_wrapped(line: str, indent: str = "") -> None:
+    """Print a line within the width of the terminal; what does not fit continues below, a little further right."""
+    width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
+    typer.echo(textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent + "  "))
 
 
 def notice(line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from superbloom.commands.console import command, print_json, q
+from superbloom.commands.console import command, print_json, q, warnings_as_lines
 from superbloom.commands.options import Json, ModelFolder, Out, given, options_of
 from superbloom.config import ExtendOptions, make
 from superbloom.errors import InputError
@@ -23,7 +23,7 @@ def extend(
     out: Out,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A newer corpus: its new names are added, and its pairs and rows replace the memory."),
+        typer.Option(help="A newer corpus: its new names, pairs and rows are added. It may have old rows as well."),
     ] = None,
     like: Annotated[
         Path | None,
@@ -35,7 +35,11 @@ def extend(
     """Add names to a model without training: old digests stay, each new name gets one that is its own."""
     if names is None and corpus is None:
         raise InputError("no new names given; give a text file of NAMES, or a newer log: --corpus CORPUS")
-    result = _extend(model, names, corpus, out, like, make(ExtendOptions, given(ExtendOptions, options)).reserve)
+    chosen = make(ExtendOptions, given(ExtendOptions, options))
+    if chosen.replace and corpus is None:
+        raise InputError("--replace given without a corpus to remember instead; give it: --corpus CORPUS")
+    with warnings_as_lines():
+        result = _extend(model, names, corpus, out, like, chosen)
     if json_:
         print_json(result)
         return
@@ -44,14 +48,15 @@ def extend(
         f"{result['new']:,} new names{again}; {result['names']:,} in all, room for {result['room left']:,} more."
     )
     if corpus is not None:
-        typer.echo(f"The memory holds {result['remembered rows']:,} pieces of rows of {corpus}, and no others.")
+        others = ", and of no other corpus" if chosen.replace else " and of what it held before"
+        typer.echo(f"The memory holds {result['remembered rows']:,} pieces of rows, of {corpus}{others}.")
     typer.echo(f"The model is in {out}; train it on a corpus that has them:")
     rows = "CORPUS" if corpus is None else q(corpus)
     typer.echo(f"  {command()} train {rows} --from-model {q(out)} --out {q(f'{out}-trained')}")
 
 
 def _extend(
-    folder: Path, names_file: Path | None, corpus: Path | None, out: Path, like_file: Path | None, reserve: float
+    folder: Path, names_file: Path | None, corpus: Path | None, out: Path, like_file: Path | None, chosen: ExtendOptions
 ) -> dict[str, Any]:
     from superbloom.api import Superbloom
     from superbloom.corpus import Corpus
@@ -68,9 +73,9 @@ def _extend(
         vocab = superbloom.model.vocab
         before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
         if names:
-            superbloom.extend(names, like=alike, reserve=reserve)
+            superbloom.extend(names, like=alike, reserve=chosen.reserve)
         if newer is not None:
-            superbloom.remember(newer, like=None if names else alike, reserve=reserve)
+            superbloom.remember(newer, replace=chosen.replace, like=None if names else alike, reserve=chosen.reserve)
         superbloom.save_pretrained(out)
     bloom = superbloom.model.bloom
     memory = superbloom.model.memory
@@ -80,6 +85,6 @@ def _extend(
         "new": bloom.num_ids - before,
         "known before": known,
         "largest bucket": bloom.largest_bucket,
-        "room left": room_for_more(bloom, reserve)[1],
+        "room left": room_for_more(bloom, chosen.reserve)[1],
         "remembered rows": 0 if memory is None or memory.rows is None else len(memory.rows.starts) - 1,
     }

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from superbloom.config import HeadOptions
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
@@ -24,6 +25,10 @@ ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model fold
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
 ApiKey = Annotated[
     str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
+]
+Server = Annotated[str | None, typer.Option(help="Ask the server at this address, instead of a folder.")]
+FolderOrName = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="A model folder; left out with --server.", show_default=False)
 ]
 BYTES_PER_GB = 1e9
 MAX_GIGABYTES = 1e6  # larger numbers are mistakes
@@ -65,6 +70,23 @@ def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
         if value is not None:
             found[spec.name] = _bytes(spec.name, value) if spec.metadata.get("gigabytes") else value
     return found
+
+
+def folder_and_names(model: str | None, names: list[str] | None, server: str | None) -> tuple[Path | None, list[str]]:
+    """The model folder, None with a server, and the names. With a server, the first argument is a name as well."""
+    if server is not None:
+        return None, [*([] if model is None else [model]), *(names or [])]
+    if model is None:
+        raise InputError("give a model folder, or --server with the address of one that `superbloom serve` made")
+    return Path(model), names or []
+
+
+def check_head_for_server(head: dict[str, Any]) -> None:
+    """Refuse options of the output layer that only the server can choose. head: those that were given."""
+    if any(getattr(HeadOptions, name) != value for name, value in head.items()):
+        raise InputError(
+            "--precision, --prior and --network-only are the server's to choose; leave them out with --server"
+        )
 
 
 def _bytes(name: str, gigabytes: float) -> int:

@@ -112,6 +112,11 @@ class ExtendOptions:
     reserve: float = option(
         0.25, "How much fuller a bucket may become, as a share of alpha.", Allowed(0, 10, "0 to 10", is_whole=False)
     )
+    replace: bool = option(
+        False,
+        "Remember the pairs and rows of the newer corpus instead of the old ones, not in addition to them.",
+        flag="--replace",
+    )
 
     def __post_init__(self) -> None:
         settle(self)

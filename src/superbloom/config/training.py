@@ -57,6 +57,15 @@ class TrainConfig:
         shown_default="as Spark is configured, or this machine",
     )
     count_mb: int = option(2000, "megabytes of memory of duckdb, or of Spark's driver", whole(250))
+    row_keys: bool = option(
+        True, "with rows: keep the key of each row, such as its page, user or file, to name it in explanations"
+    )
+    half_life: float | None = option(
+        None,
+        "what the model remembers counts half after this many more events of the same row; needs a log of events",
+        POSITIVE,
+        shown_default="none: old events count as much as new ones",
+    )
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
@@ -86,6 +95,12 @@ class TrainConfig:
     def counting(self) -> dict[str, Any]:
         """Where pairs are counted, as remember takes it."""
         return {"engine": self.count_engine, "master": self.count_master, "megabytes": self.count_mb}
+
+    @property
+    def memory_options(self) -> dict[str, Any]:
+        """How a memory is counted, as remember takes it."""
+        kept = {"neighbours": self.neighbours, "row_keys": self.row_keys, "half_life": self.half_life}
+        return kept | self.counting
 
     def check_with(self, model: ModelConfig) -> None:
         """Raise InputError if this training does not suit a model."""

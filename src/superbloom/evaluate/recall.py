@@ -22,7 +22,7 @@ from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
-from superbloom.memory import REMEMBERED_SPLITS, can_remember, remember
+from superbloom.memory import REMEMBERED_SPLITS, can_remember
 from superbloom.model import check_vocabulary
 from superbloom.predict import Beliefs, Predictor, Remembered
 from superbloom.search import TopK
@@ -166,9 +166,7 @@ def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
     if memory is None or (split != "valid" and memory.corpus == corpus.fingerprint()):
         return predictor
     splits = ("train",) if split == "valid" else REMEMBERED_SPLITS
-    counted = remember(corpus, memory.kind, splits, memory.neighbours)
-    counted = None if counted is None else counted.as_in(memory)
-    return predictor.with_memory(counted)
+    return predictor.with_memory(memory.again(corpus, splits))
 
 
 def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: EvaluateOptions) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A long history is cut into pieces, so that a similar row is a similar stretch of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from superbloom.corpus import SPLITS, Corpus
 from superbloom.errors import InputError
 
 MAX_PIECE_IDS = 64
+MIN_FRESHNESS = 1e-6  # nothing is forgotten altogether
 REMEMBERED_SPLITS = ("train", "valid")  # what a finished model remembers; test rows never join
 
 
@@ -25,6 +26,7 @@ class Events:
     row: np.ndarray  # (rows,) the row of the corpus
     starts: np.ndarray  # (rows + 1,) where each row begins in ids
     num_ids: int
+    freshness: np.ndarray | None = None  # (events,) float32, how much each event counts; None: all count alike
 
     @classmethod
     def of(cls, corpus: Corpus, splits: Sequence[str] = ("train",)) -> Events:
@@ -69,9 +71,24 @@ class Events:
         """How often each name occurs, (num_ids,)."""
         return np.bincount(self.ids, minlength=self.num_ids)
 
+    def fading(self, half_life: float) -> Events:
+        """The same events; one that `half_life` others follow in its row counts half, one that twice as many follow a
+        quarter, and so on."""
+        ends = np.repeat(self.starts[1:], np.diff(self.starts))
+        return replace(self, freshness=freshness(ends - 1 - np.arange(len(self.ids)), half_life))
+
     def row_of(self) -> np.ndarray:
         """The number of the row that each event lies in, (events,)."""
         return np.repeat(np.arange(len(self.row), dtype=np.int32), np.diff(self.starts))
+
+
+def freshness(age: np.ndarray, half_life: float) -> np.ndarray:
+    """How much events of an age count, float32: half for each half-life, at least MIN_FRESHNESS.
+
+    >>> freshness(np.array([0, 5, 10]), 5).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    return np.maximum(0.5 ** (age / half_life), MIN_FRESHNESS).astype(np.float32)
 
 
 def are_lists(starts: np.ndarray, size: int, most: int) -> bool:
@@ -94,7 +111,7 @@ def entries_of(starts: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.repeat(np.arange(len(names)), lengths), runs(starts[known], lengths)
 
 
-def taken(values: np.ndarray, at: np.ndarray, below: int) -> np.ndarray:
+def taken(values: np.ndarray, at: np.ndarray | slice, below: int) -> np.ndarray:
     """Entries of an array that may come from a damaged file: InputError unless they lie between 0 and `below`."""
     found = values[at]
     if len(found) and not 0 <= found.min() <= found.max() < below:  # False for NaN as well

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
+from superbloom.errors import InputError
 from superbloom.memory.events import Events
 from superbloom.memory.evidence import Context, Evidence, columns_of
 from superbloom.memory.mixture import NETWORK, PARTS, fit_weights
@@ -42,7 +43,8 @@ class Memory:
     weights: Mapping[str, float] = field(default_factory=dict)
     ranker: Ranker | None = None
     neighbours: int = TrainConfig.neighbours  # the most names that are kept for a name
-    corpus: str = ""  # the fingerprint of the corpus that was counted
+    corpus: str = ""  # the fingerprint of the corpus that was counted, and of those that were added
+    half_life: float | None = None  # in events: what that many events of its row follow counts half
 
     @property
     def parts(self) -> list[str]:
@@ -157,6 +159,17 @@ class Memory:
         """The same memory with the weights and the ranker of another."""
         return replace(self, weights=other.weights, ranker=other.ranker)
 
+    def again(self, corpus: Corpus, splits: Sequence[str], **counting: Any) -> Memory | None:
+        """Another corpus, counted as this one was, with the same weights; None if it cannot be remembered.
+
+        counting: where pairs are counted, as remember takes it.
+        """
+        has_keys, half_life = self.rows is not None and self.rows.key_starts is not None, self.half_life
+        counted = remember(
+            corpus, self.kind, splits, self.neighbours, row_keys=has_keys, half_life=half_life, **counting
+        )
+        return None if counted is None else counted.as_in(self)
+
     def weighed(self, network: np.ndarray, parts: np.ndarray, rows: int) -> Memory:
         """The same memory with weights fitted to hidden names of `rows` different rows.
 
@@ -172,6 +185,15 @@ def can_remember(corpus: Corpus) -> bool:
     return corpus.target_vocab is None and not corpus.vocab.is_text
 
 
+def check_half_life(half_life: float | None, corpus: Corpus) -> None:
+    """Raise InputError if rows are to fade but have no order of time."""
+    if half_life is not None and not corpus.is_ordered:
+        raise InputError(
+            f"half_life={half_life:g} given, but the rows of this corpus are not in the order of time, so nothing in "
+            "them is older; leave it out, or prepare a log of events: superbloom prepare interactions"
+        )
+
+
 def remember(
     corpus: Corpus,
     what: str,
@@ -181,27 +203,46 @@ def remember(
     engine: str = TrainConfig.count_engine,
     master: str | None = TrainConfig.count_master,
     megabytes: int = TrainConfig.count_mb,
+    row_keys: bool = TrainConfig.row_keys,
+    half_life: float | None = TrainConfig.half_life,
 ) -> Memory | None:
     """Count the memory of a corpus: "pairs", "rows" or "both"; None for "none".
 
     None as well if the corpus cannot be remembered (see can_remember). engine, master and megabytes are the options
-    count_engine, count_master and count_mb of TrainConfig.
+    count_engine, count_master and count_mb of TrainConfig. row_keys: keep the keys of rows. half_life: an event that
+    this many others follow in its row counts half. It needs rows in the order of time, or raises InputError.
 
     >>> memory = remember(Corpus.from_sequences([["a", "b"], ["a", "b"], ["b", "c"]]), "both")
     >>> memory.parts
     ['network', 'pairs', 'pairs squared', 'rows', 'places', 'repeats', 'row repeats']
     """
+    check_half_life(half_life, corpus)
     if what == "none" or not can_remember(corpus):
         return None
     events = Events.of(corpus, splits)
-    pairs = _counted(events, neighbours, engine, master, megabytes) if what in ("pairs", "both") else None
-    rows = Rows.keep(events) if what in ("rows", "both") else None
-    return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint())
+    if half_life is not None:
+        half_life = float(np.float32(half_life))  # as the file holds it, so that a saved model answers as before
+        events = events.fading(half_life)
+    pairs = count_pairs(events, neighbours, engine, master, megabytes) if what in ("pairs", "both") else None
+    keys = corpus.sequences["key"].chunk(0) if row_keys else None
+    rows = Rows.keep(events, keys=keys) if what in ("rows", "both") else None
+    if rows is not None and half_life is not None:
+        rows = rows.fading(half_life)
+    return Memory(pairs, rows, neighbours=neighbours, corpus=corpus.fingerprint(), half_life=half_life)
 
 
-def _counted(events: Events, neighbours: int, engine: str, master: str | None, megabytes: int) -> Pairs:
+def count_pairs(
+    events: Events,
+    neighbours: int,
+    engine: str = TrainConfig.count_engine,
+    master: str | None = TrainConfig.count_master,
+    megabytes: int = TrainConfig.count_mb,
+) -> Pairs:
+    """Count pairs where the options count_engine, count_master and count_mb say."""
     if engine == "numpy":
         return Pairs.count(events, neighbours)
+    if events.freshness is not None:
+        raise InputError(f"a half-life and count_engine={engine} given; with a half-life, pairs are counted by numpy")
     from superbloom.memory.sql import count_in_sql  # DuckDB takes a while to import
 
     return count_in_sql(events, neighbours, engine, master, megabytes)

@@ -4,7 +4,7 @@ The weight of a pair is Σ 1/distance over its occurrences at most WINDOW_IDS ap
 occurs. `after` says how much of that weight comes from occurrences in which the second name follows the first.
 
 Sums are whole numbers: 1/distance is counted as UNITS/distance. So they do not depend on the order of events, and every
-engine that counts them gives the same pairs (sql.py).
+engine that counts them gives the same pairs (sql.py). With a half-life, older occurrences weigh less (Events.fading).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -85,6 +86,45 @@ class Pairs:
         return ids[order], scores[order]
 
 
+class Counted(NamedTuple):
+    """Pairs in any order, one entry each; entries of one pair are summed."""
+
+    first: np.ndarray
+    second: np.ndarray
+    sums: np.ndarray  # in UNITS, the part in which the second name follows as the imaginary part
+
+
+def added(old: Pairs, new: Pairs, more: Counted, neighbours: int) -> Pairs:
+    """The pairs of both and of `more`: the strongest neighbours of each name. new: counted for all names."""
+    num_ids = len(new.counts)
+    counts = new.counts.astype(np.int64)
+    counts[: len(old.counts)] += old.counts
+    sizes = np.diff(new.starts)
+    sizes[: len(old.counts)] += np.diff(old.starts)
+    bounds, order, found, first = np.concatenate([[0], np.cumsum(sizes)]), np.argsort(more.first), [], 0
+    while first < num_ids:
+        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + MAX_CHUNK_EVENTS, side="right")) - 1)
+        names = np.arange(first, last)
+        entries = [_sums(one, names, num_ids) for one in (old, new)]
+        at = order[slice(*np.searchsorted(more.first[order], (first, last)))]
+        entries.append((more.first[at] - first, more.second[at], more.sums[at]))
+        rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+        summed = sparse.csr_matrix((values, (rows, columns)), shape=(last - first, num_ids))
+        lengths, ids, sums = _strongest(summed, neighbours)
+        found.append((lengths, ids, *stored(sums.real, sums.imag, counts[np.repeat(names, lengths)])))
+        first = last
+    lengths, ids, weights, after = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Pairs.of_lists(lengths, ids, weights, after, counts)
+
+
+def _sums(pairs: Pairs, names: np.ndarray, num_ids: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The neighbours of consecutive names: position in names, neighbour, and sums, as near as float16 holds them."""
+    of, ids, weights, after = pairs.of(names, num_ids)
+    counts = pairs.counts[np.minimum(names, len(pairs.counts) - 1)]  # a name beyond them has no neighbours
+    whole = np.rint(UNITS * weights.astype(np.float64) * counts[of])
+    return of, ids, whole * (1 + 1j * after)
+
+
 def stored(whole: np.ndarray, after: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weights and shares that follow, as they are stored, from sums in UNITS and the counts of the first names.
 
@@ -123,18 +163,23 @@ def _counted(events: Events, row_of: np.ndarray, at: np.ndarray, first: int, las
             inside[inside] = row_of[other[inside]] == row_of[at[inside]]
             rows.append(own[inside])
             columns.append(events.ids[other[inside]])
-            values.append(np.full(len(columns[-1]), unit * (UNITS // distance)))
+            if events.freshness is None:
+                values.append(np.full(len(columns[-1]), unit * (UNITS // distance)))
+            else:  # no whole numbers; a pair is as old as its later name
+                fresh = events.freshness[np.maximum(at, other)[inside]]
+                values.append(UNITS / distance * fresh * (1 + 1j if sign > 0 else 1))
     entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
     counted = sparse.csr_matrix(entries, shape=(last - first, events.num_ids))
-    before, after = counted.data >> 32, counted.data & (2**32 - 1)
-    counted.data = before + after + 1j * after
+    if events.freshness is None:
+        before, after = counted.data >> 32, counted.data & (2**32 - 1)
+        counted.data = before + after + 1j * after
     return counted
 
 
 def _strongest(counted: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The strongest neighbours of each row: their numbers, then ids and sums."""
     row = np.repeat(np.arange(counted.shape[0]), np.diff(counted.indptr))
-    whole = counted.data.real.astype(np.int64)
+    whole = np.rint(counted.data.real).astype(np.int64)
     # One stable sort by row, then by falling sum; of equal sums the smaller id stays first.
     order = np.argsort(row * (whole.max(initial=0) + 1) - whole, kind="stable")
     kept = order[np.arange(len(order)) - counted.indptr[row] < most]

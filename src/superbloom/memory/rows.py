@@ -5,13 +5,15 @@ A row is similar to a context if it holds its names, rare and near ones above al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from scipy import sparse
 
-from superbloom.memory.events import Events, are_lists, entries_of, runs, taken
+from superbloom.memory.events import Events, are_lists, entries_of, freshness, runs, taken
+from superbloom.memory.keys import key_at, packed
 
 MAX_ROW_EVENTS = 20_000_000  # ids of rows that are kept: beyond, evenly spaced rows
 PLACES_PER_NAME = 400  # occurrences of a name that are looked at, evenly spaced
@@ -41,18 +43,37 @@ class Similar(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Row r holds ids[starts[r] : starts[r + 1]]; name c occurs at places[place_starts[c] : place_starts[c + 1]]."""
+    """Piece r holds ids[starts[r] : starts[r + 1]]; name c occurs at places[place_starts[c] : place_starts[c + 1]].
+
+    Piece r is a part of row row[r], whose key is key_text[key_starts[row[r]] : key_starts[row[r] + 1]]. The pieces of a
+    row follow one another.
+    """
 
     starts: np.ndarray  # (rows + 1,) int64
     ids: np.ndarray  # (events,) int32
     place_starts: np.ndarray  # (num_ids + 1,) int64
     places: np.ndarray  # (any,) int32, positions in ids, ascending
     rarity: np.ndarray  # (num_ids,) float32, log(pieces / occurrences of the name) + MIN_RARITY
+    row: np.ndarray | None = None  # (pieces,) int32, ascending from 0; None in older folders
+    key_starts: np.ndarray | None = None  # (rows + 1,) int64; None if no keys are kept
+    key_text: np.ndarray | None = None  # (bytes,) uint8, UTF-8
+    freshness: np.ndarray | None = None  # (pieces,) float32, how much each piece counts; not stored, see fading
 
     @classmethod
-    def keep(cls, events: Events, places_per_name: int = PLACES_PER_NAME, most: int = MAX_ROW_EVENTS) -> Rows:
-        """Keep the rows, cut into pieces, and evenly spaced occurrences of each name."""
-        pieces = events.sample(most).pieces()
+    def keep(
+        cls,
+        events: Events,
+        places_per_name: int = PLACES_PER_NAME,
+        most: int = MAX_ROW_EVENTS,
+        keys: pa.Array | None = None,
+    ) -> Rows:
+        """Keep the rows, cut into pieces, and evenly spaced occurrences of each name.
+
+        keys: those of all rows of the corpus. Rows that are not kept lose theirs.
+        """
+        kept_rows = events.sample(most)
+        pieces = kept_rows.pieces()
+        is_first = np.diff(pieces.row, prepend=pieces.row[:1]) != 0
         counts = np.bincount(pieces.ids, minlength=pieces.num_ids)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         kept = np.minimum(counts, places_per_name)
@@ -62,15 +83,46 @@ class Rows:
         total = len(pieces.row)
         rarity = np.log((1 + total) / (1 + np.minimum(counts, total))) + MIN_RARITY
         starts = np.concatenate([[0], np.cumsum(kept)])
-        return cls(pieces.starts, pieces.ids, starts, places, rarity.astype(np.float32))
+        key_parts = (keys is not None and packed(keys.take(pa.array(kept_rows.row)))) or (None, None)
+        row = np.cumsum(is_first, dtype=np.int32)
+        return cls(pieces.starts, pieces.ids, starts, places, rarity.astype(np.float32), row, *key_parts)
 
     def is_sound(self, num_ids: int) -> bool:
         """Whether all lists lie in the file, for at most num_ids names."""
-        is_whole = are_lists(self.starts, len(self.ids), len(self.ids))
+        is_whole = are_lists(self.starts, len(self.ids), len(self.ids)) and self._has_sound_keys()
         known = len(self.place_starts) - 1
         if not bool((self.rarity > 0).all() and (self.rarity < np.inf).all()):
             return False
         return is_whole and are_lists(self.place_starts, len(self.places), num_ids) and len(self.rarity) == known
+
+    def _has_sound_keys(self) -> bool:
+        if self.row is None:
+            return self.key_starts is None
+        is_whole = len(self.row) == len(self.starts) - 1 and self.row[0] == 0
+        if not is_whole or not bool(np.isin(np.diff(self.row), (0, 1)).all()):
+            return False
+        if self.key_starts is None or self.key_text is None:
+            return True
+        num_rows = int(self.row[-1]) + 1
+        return len(self.key_starts) == num_rows + 1 and are_lists(self.key_starts, len(self.key_text), num_rows)
+
+    def row_at(self, event: np.ndarray) -> np.ndarray:
+        """The number of the row that each event lies in; that of its piece in older folders."""
+        piece = np.searchsorted(self.starts, event, side="right") - 1
+        return piece if self.row is None else self.row[piece].astype(np.int64)
+
+    def fading(self, half_life: float) -> Rows:
+        """The same rows; a piece that `half_life` events follow in its row is half as similar to any context."""
+        assert self.row is not None
+        last = np.flatnonzero(np.diff(self.row, append=-1))  # the last piece of each row
+        age = self.starts[last + 1][self.row] - self.starts[1:]
+        return replace(self, freshness=freshness(age, half_life))
+
+    def key(self, row: int) -> str | None:
+        """The key of a row, if keys are kept."""
+        if self.key_starts is None or self.key_text is None:
+            return None
+        return key_at(self.key_starts, self.key_text, row)
 
     def similar(self, query: np.ndarray, names: np.ndarray, distance: np.ndarray, num_queries: int) -> Similar:
         """The rows that share most with each query.
@@ -84,6 +136,8 @@ class Rows:
         shape = (num_queries, len(self.starts) - 1)
         total = sparse.csr_matrix((gain, (query[entry], row)), shape=shape)
         total.data /= np.sqrt(self.starts[total.indices + 1] - self.starts[total.indices] + LENGTH_OFFSET)
+        if self.freshness is not None:
+            total.data *= self.freshness[total.indices]
         best = _largest(total, SIMILAR_ROWS)
         of, which = np.repeat(np.arange(num_queries), np.diff(best.indptr)), best.indices.astype(np.int64)
         # Look the similarity of each match up in the kept entries of its query.

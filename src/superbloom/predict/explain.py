@@ -15,15 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superbloom.answers import Beside, Bucket, Certificate, Dependence, Explanation, NameFacts, Point, Token, Why
+from superbloom.answers import (
+    Beside,
+    Bucket,
+    Certificate,
+    Dependence,
+    Explanation,
+    NameFacts,
+    Point,
+    SimilarRow,
+    Token,
+    Why,
+)
 from superbloom.hashing import BloomHash
-from superbloom.memory import NETWORK
+from superbloom.memory import NETWORK, Alike, Context, most_similar, together
 from superbloom.model import Model
 from superbloom.predict.beliefs import Beliefs
 from superbloom.predict.query import Query
 from superbloom.predict.searcher import Searcher
 from superbloom.search import Filter, bucket_shares, log_contributions
 
+SIMILAR_SHOWN, HOLDING_SHOWN = 5, 3  # similar rows shown of all, and of those that hold an answer
 MAX_MATES = 8  # names shown of those that share a bucket
 PROOF_ROUNDS = 4  # rounds of opening buckets; an answer that is not proved then is ranked
 # Ids shown beside the answers: the best others, and a sample of the opened and of the unopened ones.
@@ -57,17 +69,29 @@ def explain(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: B
     ids, own = ids.cpu(), own._replace(log_probs=own.log_probs.cpu())
     has_proof = searcher.is_posterior(query.options.combine)
     certificate = _certificate(searcher, query, mask, ids, own.rows(slice(1))) if has_proof else None
-    return Explanation(_why(searcher, query, mask, ids, own), certificate)
+    place = query.places[mask]
+    seen = searcher.model.context(torch.tensor([query.ids]), torch.tensor([[place]]))[0].numpy()
+    similar = _similar(searcher, seen, place, ids)
+    shown = [_row(searcher, one) for one in similar[:SIMILAR_SHOWN]]
+    return Explanation(_why(searcher, query, mask, ids, own, seen, similar), certificate, shown)
 
 
-def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beliefs) -> list[Why]:
+def _why(
+    searcher: Searcher,
+    query: Query,
+    mask: int,
+    ids: Tensor,
+    beliefs: Beliefs,
+    seen: np.ndarray,
+    similar: list[Alike],
+) -> list[Why]:
+    """seen (n,) are the ids that the place sees, −1 elsewhere."""
     model, bloom, prior = searcher.model, searcher.model.target_bloom, searcher.id_prior
     whole = beliefs.log_probs[0]
     values = whole[torch.arange(bloom.num_hashes), bloom.buckets(ids)]  # (k, m)
     ranks = [(1 + (whole > value[:, None]).sum(dim=1)).tolist() for value in values]
     scores = searcher.log_probability(beliefs, ids.expand(beliefs.size, -1))
     differences = (scores[0] - scores[1:]).T.tolist()
-    seen = model.context(torch.tensor([query.ids]), torch.tensor([[query.places[mask]]]))[0].numpy()
     parts = _parts(searcher, seen, query.places[mask], ids, beliefs.rows(slice(1)))
     beside = _beside(searcher, seen, query.frame, ids)
     context = [(place - query.frame, model.vocab.name(query.ids[place])) for place in query.elements]
@@ -84,6 +108,7 @@ def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beli
             ],
             parts[row],
             beside[row],
+            [_row(searcher, one) for one in similar if id_ in one.held][:HOLDING_SHOWN],
         )
         for row, id_ in enumerate(ids.tolist())
     ]
@@ -92,7 +117,7 @@ def _why(searcher: Searcher, query: Query, mask: int, ids: Tensor, beliefs: Beli
 def _parts(searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor, beliefs: Beliefs) -> list[dict[str, float]]:
     """What the network and each part of the memory add to the probability of each answer.
 
-    seen (n,) are the ids that the place sees, −1 elsewhere. The ranker multiplies all parts of a name alike.
+    The ranker multiplies all parts of a name alike.
     """
     network = searcher.log_probability(Beliefs(beliefs.log_probs), ids[None])[0].double().exp().numpy()
     named = {NETWORK: network}
@@ -106,19 +131,48 @@ def _parts(searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor, belief
 
 
 def _beside(searcher: Searcher, seen: np.ndarray, frame: int, ids: Tensor) -> list[list[Beside]]:
-    """For each answer, the elements of the context that have it as a neighbour, in the order of the context."""
+    """For each answer, the elements of the context that it stood near in training, in the order of the context."""
+    if searcher.memory is None:
+        return [[] for _ in ids]
+    pairs, rows, num_ids = searcher.memory.pairs, searcher.memory.rows, searcher.model.target_bloom.num_ids
+    places, answers = np.flatnonzero(seen >= 0), ids.numpy()
+    near: dict[tuple[int, int], tuple[float, float, float]] = {}  # (answer, element): weight, share, follows
+    if pairs is not None:
+        of, names, weights, after = pairs.of(seen[places], num_ids)
+        totals = np.bincount(of, weights, len(places))
+        for at in np.flatnonzero(np.isin(names, answers)).tolist():
+            weight, number = float(weights[at]), int(of[at])
+            share = weight / max(1e-9, float(totals[number]))
+            near[int(names[at]), number] = weight, share, float(after[at])
+    different, which = np.unique(seen[places], return_inverse=True)
+    counted = None if rows is None else together(rows, different, answers, num_ids)
     found: list[list[Beside]] = [[] for _ in ids]
-    if searcher.memory is None or searcher.memory.pairs is None:
-        return found
-    places = np.flatnonzero(seen >= 0)
-    of, names, weights, after = searcher.memory.pairs.of(seen[places], searcher.model.target_bloom.num_ids)
-    totals = np.bincount(of, weights, len(places))
-    rows = {id_: row for row, id_ in enumerate(ids.tolist())}
-    for at in np.flatnonzero(np.isin(names, ids.numpy())).tolist():
-        place, weight = int(places[of[at]]), float(weights[at])
-        name, share = searcher.model.vocab.name(int(seen[place])), weight / max(1e-9, float(totals[of[at]]))
-        found[rows[int(names[at])]].append(Beside(place - frame, name, weight, share, float(after[at])))
+    for row, id_ in enumerate(answers.tolist()):
+        for number, place in enumerate(places.tolist()):
+            evidence: tuple[int | None, int | None] = (None, None)
+            if counted is not None:
+                count, nearest = (int(part[row, which[number]]) for part in counted)
+                evidence = count, nearest or None
+            if evidence[0] or (id_, number) in near:
+                name = searcher.model.vocab.name(int(seen[place]))
+                pair = near.get((id_, number), (None, None, None))
+                found[row].append(Beside(place - frame, name, *evidence, *pair))
     return found
+
+
+def _similar(searcher: Searcher, seen: np.ndarray, place: int, ids: Tensor) -> list[Alike]:
+    """The remembered rows that are most similar to what a place sees, the most similar first."""
+    if searcher.memory is None or searcher.memory.rows is None:
+        return []
+    context = Context.of(seen[None], np.array([place]), searcher.model.target_bloom.num_ids)
+    return most_similar(searcher.memory.rows, context, ids.numpy())
+
+
+def _row(searcher: Searcher, one: Alike) -> SimilarRow:
+    memory = searcher.memory
+    assert memory is not None
+    assert memory.rows is not None
+    return SimilarRow(memory.rows.key(one.row), one.similarity, searcher.model.vocab.names(one.shared.tolist()))
 
 
 def _token(searcher: Searcher, log_probs: Tensor, id_: int, hash_: int, value: tuple[float, int]) -> Token:

@@ -45,10 +45,14 @@ class Predictor(Searcher):
 
         The context is a list of names or, for a model of text, a text with [MASK]. Options are those of query.
         """
+        return [found.predictions for found in self.ask(context, k, **options)]
+
+    def ask(self, context: Sequence[str | Special] | str, k: int = QueryOptions.k, **options: Any) -> list[Found]:
+        """The whole answer for each [MASK] of the context. explain=True adds the reasons and the certificate."""
         query = self.query(context, k, **options)
         if query.unread:
-            warnings.warn(unread_line(query.unread), stacklevel=2)
-        return [found.predictions for found in self.answer([query])[0]]
+            warnings.warn(unread_line(query.unread), stacklevel=3)
+        return self.answer([query])[0]
 
     @document(QueryOptions)
     def query(self, context: Sequence[str | Special] | str, k: int = QueryOptions.k, **options: Any) -> Query:

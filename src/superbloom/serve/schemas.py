@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from superbloom.answers import Certificate, Found, Neighbour, Why
+from superbloom.answers import Certificate, Found, Neighbour, SimilarRow, Why
 from superbloom.config import QueryOptions, Settings, SimilarOptions
 from superbloom.config.option import default_of, kind_of
 from superbloom.config.serving import PUBLISHED_LIMITS
@@ -178,6 +178,7 @@ class Mask(BaseModel):
     predictions: list[Named]
     why: list[Why] | None = None
     certificate: Certificate | None = None
+    similar_rows: list[SimilarRow] | None = None
 
 
 class Answer(BaseModel):

@@ -221,7 +221,10 @@ def _memory(memory: Memory | None) -> str:
     if memory.pairs is not None:
         facts["pairs"] = f"{len(memory.pairs.ids):,}, at most {memory.neighbours:,} for a name"
     if memory.rows is not None:
-        facts["rows"] = f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all"
+        keys = "without keys" if memory.rows.key_starts is None else f"{len(memory.rows.key_starts) - 1:,} keys"
+        facts["rows"] = f"{len(memory.rows.starts) - 1:,} pieces of rows, {len(memory.rows.ids):,} ids in all, {keys}"
+    if memory.half_life is not None:
+        facts["half-life"] = f"{memory.half_life:g} events"
     facts["weights"] = ", ".join(f"{part} {weight:.3f}" for part, weight in memory.weights.items())
     return (
         "The model keeps what it counted in training and validation rows. The probability of a name is the weighted "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities, ranking_examples
-from superbloom.memory import MIN_ROWS, REMEMBERED_SPLITS, Memory, fit_ranker, remember
+from superbloom.memory import MIN_ROWS, REMEMBERED_SPLITS, Memory, add, fit_ranker, remember
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.training.repetition import fit_repetition
@@ -24,22 +25,27 @@ def finished(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory |
     return replace(model, memory=_weighed_memory(model, corpus, config, memory))
 
 
-def remembered(model: Model, corpus: Corpus, config: TrainConfig) -> Model:
-    """The model with the memory of another corpus of the same names: with the weights it had, or newly weighed.
+def remembered(model: Model, corpus: Corpus, config: TrainConfig, *, fingerprint: str, replaces: bool) -> Model:
+    """The model with a memory of another corpus of its names as well: with the weights it had, or newly weighed.
 
-    config: where pairs are counted, and how a first memory is made.
+    replaces: with a memory of this corpus alone. fingerprint: that of the corpus as it was prepared. config: where
+    pairs are counted, and how a first memory is made.
     """
     memory: Memory | None
     if model.memory is None:
         memory = _weighed_memory(model, corpus, config, None)
+    elif replaces:
+        memory = model.memory.again(corpus, REMEMBERED_SPLITS, **config.counting)
     else:
-        kind, neighbours = model.memory.kind, model.memory.neighbours
-        memory = remember(corpus, kind, REMEMBERED_SPLITS, neighbours, **config.counting)
-        memory = None if memory is None else memory.as_in(model.memory)
+        found = add(model.memory, corpus, REMEMBERED_SPLITS, fingerprint, **config.counting)
+        memory = None if found is None else found.memory
+        if found is not None and found.known:
+            line = f"{found.known:,} of {found.rows:,} rows were remembered, whole or in part; the rest was added"
+            warnings.warn(line, stacklevel=3)
     if memory is None:
         raise InputError(
-            "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no validation rows "
-            "to weigh a first memory; train on it instead"
+            "nothing of this corpus can be remembered: it is text, has a second vocabulary, or has no training rows, "
+            "or no validation rows to weigh a first memory; train on it instead"
         )
     return replace(model, memory=memory)
 
@@ -47,7 +53,7 @@ def remembered(model: Model, corpus: Corpus, config: TrainConfig) -> Model:
 def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory | None) -> Memory | None:
     """The memory with its weights; validation rows join it once they have decided these. None without such rows."""
     rows = len(corpus.rows("valid"))
-    memory = memory or remember(corpus, config.remember, neighbours=config.neighbours, **config.counting)
+    memory = memory or remember(corpus, config.remember, **config.memory_options)
     if memory is None or not rows:
         return None
     held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=config.valid_rows)
@@ -57,5 +63,5 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     if rows >= MIN_ROWS:
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
         memory = replace(memory, ranker=fit_ranker(ranking_examples(predictor, memory, held_out), rows))
-    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, config.neighbours, **config.counting)
+    whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **config.memory_options)
     return None if whole is None else whole.as_in(memory)

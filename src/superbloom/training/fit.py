@@ -85,7 +85,7 @@ def fit(
         memory = None
         if is_main_process():
             with room_for("counting pairs and rows", "train with --count-engine duckdb, or with --remember none"):
-                memory = remember(corpus, config.remember, neighbours=config.neighbours, **config.counting)
+                memory = remember(corpus, config.remember, **config.memory_options)
         counted = time.monotonic()
         seconds = counted - started
         callback = TrainingCallback(model, corpus, config, memory, path, stop, progress, seconds)

@@ -15,15 +15,16 @@ from superbloom.corpus.vocab import Vocab
 from superbloom.serve import app as app_module
 from superbloom.serve.app import PAGE
 from tests.support.corpora import rings
-from tests.support.page import CHROMIUM, FAST, HOSTILE, REPORT, SMALL, Visitor, serving
+from tests.support.page import CHROMIUM, FAST, HOSTILE, REPORT, SMALL, TAG, Visitor, serving
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    """Rings, and names that try to be more than text, which keep to one another."""
+    """Rings, and names and keys that try to be more than text, which keep to one another."""
     plain = rings()
     rows = [[plain.vocab.name(id_) for id_ in plain.row(number)] for number in range(len(plain))]
-    return Corpus.from_sequences([*rows, *[HOSTILE] * 40])
+    keys = [*map(str, range(len(rows))), *(f"{TAG} {number}" for number in range(40))]
+    return Corpus.from_sequences([*rows, *[HOSTILE] * 40], keys)
 
 
 @pytest.fixture(scope="module")

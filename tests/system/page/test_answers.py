@@ -131,13 +131,24 @@ def test_the_parts_of_an_answer_make_its_probability(visitor, address):
     assert shares == pytest.approx([value / answer["probability"] for value in added], rel=0.05, abs=1e-5)
     assert sum(shares) == pytest.approx(1, abs=0.01)
     expect(panel.locator(".contributions .own")).to_have_text(re.compile("^the network"))
-    beside = sorted(why["beside"], key=lambda pair: -pair["share"])
+    beside = sorted(why["beside"], key=lambda pair: (-pair["rows"], pair["nearest"], -pair["share"]))
     assert [pair["name"] for pair in beside] in ([ONE, TWO], [TWO, ONE])
     assert panel.locator(".beside .name").all_text_contents() == [pair["name"] for pair in beside]
     shares = [percent(text) for text in panel.locator(".beside .number").all_text_contents()]
     assert shares == pytest.approx([pair["share"] for pair in beside], rel=0.05)
-    said = [text.endswith("mostly follows it") for text in panel.locator(".beside li").all_text_contents()]
-    assert said == [pair["follows"] >= 0.6 for pair in beside]
+    said = panel.locator(".beside li").all_text_contents()
+    assert [text.endswith("mostly follows it") for text in said] == [pair["follows"] >= 0.6 for pair in beside]
+    for text, pair in zip(said, beside, strict=True):
+        rows = f"{pair['rows']} row{'s' if pair['rows'] > 1 else ''}"
+        assert text.startswith(f"beside {pair['name']} in {rows}, nearest distance {pair['nearest']}")
+    assert panel.locator("h3").first.text_content() == "Beside names of the context in training rows"
+    similar = panel.locator(".similar-rows > li")
+    assert similar.locator("> .name").all_text_contents() == [row["key"] for row in why["similar_rows"]]
+    assert len(why["similar_rows"]) > 1
+    numbers = [float(text) for text in similar.locator(".number").all_text_contents()]
+    assert numbers == pytest.approx([row["similarity"] for row in why["similar_rows"]], abs=0.006)
+    shared = [row.locator(".small .name").all_text_contents() for row in similar.all()]
+    assert shared == [row["shared"] for row in why["similar_rows"]]
     expect(panel).to_contain_text("how frequent a name is among its bucket mates")
     expect(panel).to_contain_text(f"{why['prior']:+.2f} for this name".replace("-", "−"))
 

@@ -1,7 +1,7 @@
-// Why an answer is one: what its probability is made of, what it stood beside in training, who shares its buckets, and
-// which of the context it needs.
+// Why an answer is one: what it stood beside in training rows, which similar rows have it, what its probability is made
+// of, who shares its buckets, and which of the context it needs.
 
-import { count, el, nameOf, percent, plural, precise, signed, tableOf } from "./dom.js";
+import { count, el, nameOf, number, percent, plural, precise, signed, tableOf } from "./dom.js";
 
 const STRONGEST = 12; // of the context are shown; the others on demand
 
@@ -23,9 +23,10 @@ export function whyOf({ name, probability }, why, mask, prior, similar) {
   return el(
     "div",
     {},
+    why.beside.length > 0 && [el("h3", {}, "Beside names of the context in training rows"), besideOf(why.beside)],
+    why.similar_rows.length > 0 && [el("h3", {}, "In similar training rows"), similarRowsOf(why.similar_rows)],
     el("h3", {}, "Where the probability comes from"),
     remembers && contributionsOf(probability, why.parts),
-    why.beside.length > 0 && [el("h3", {}, "Beside names of the context in training rows"), besideOf(why.beside)],
     remembers && el("h3", {}, "What the network says"),
     hashesOf(probability, why, mask.certificate?.num_buckets, remembers),
     el("h3", {}, "Who shares its buckets"),
@@ -69,27 +70,63 @@ const DIRECTIONS = [
   [0, "mostly precedes it"],
 ];
 
-// The elements of the context that the answer is a neighbour of, the strongest pair first.
+// The elements of the context that the answer stood near, those of most rows first. A model that remembers no rows
+// knows only how strong a pair is, and one that keeps no such pair only the rows.
 function besideOf(pairs) {
-  const row = ({ name, share, follows }) =>
+  const row = ({ name, rows, nearest, share, follows }) =>
     el(
       "li",
       {},
-      el("span", {}, "beside ", nameOf(name)),
-      el("span", { class: "number" }, percent(share)),
-      barOf(share),
-      el("span", { class: "soft small" }, DIRECTIONS.find(([least]) => follows >= least)[1]),
+      el(
+        "span",
+        {},
+        "beside ",
+        nameOf(name),
+        rows > 0 && ` in ${plural(rows, "row")}, nearest distance ${count(nearest)}`,
+      ),
+      share !== null && [
+        el("span", { class: "number" }, percent(share)),
+        barOf(share),
+        el("span", { class: "soft small" }, DIRECTIONS.find(([least]) => follows >= least)[1]),
+      ],
     );
-  const ordered = pairs.toSorted((a, b) => b.share - a.share);
+  const ordered = pairs.toSorted(
+    (a, b) => b.rows - a.rows || a.nearest - b.nearest || b.share - a.share || a.place - b.place,
+  );
   const rest = ordered.slice(STRONGEST);
   const list = (some) => el("ul", { class: "shares beside", role: "list" }, some.map(row));
   return el(
     "div",
     {},
-    el("p", { class: "soft small" }, "How much of what stood near each element was this answer; near counts for more."),
+    el(
+      "p",
+      { class: "soft small" },
+      "Rows in which both stand at most 10 places apart. The bar is how much of what stood near the element was this ",
+      "answer; near counts for more.",
+    ),
     list(ordered.slice(0, STRONGEST)),
     rest.length > 0 && el("details", {}, el("summary", {}, plural(rest.length, "more element")), list(rest)),
   );
+}
+
+// The remembered rows that are most similar to the context and have the answer, by their keys.
+function similarRowsOf(rows) {
+  const row = ({ key, similarity, shared }) =>
+    el(
+      "li",
+      {},
+      key === null ? el("span", { class: "soft" }, "a row") : nameOf(key),
+      el("span", { class: "number" }, number(similarity)),
+      barOf(similarity),
+      el(
+        "span",
+        { class: "soft small" },
+        "shares ",
+        shared.slice(0, STRONGEST).map((name, i) => [i > 0 && ", ", nameOf(name)]),
+        shared.length > STRONGEST && ` and ${count(shared.length - STRONGEST)} more`,
+      ),
+    );
+  return el("ul", { class: "shares similar-rows", role: "list" }, rows.map(row));
 }
 
 // A hash gives its bucket a probability, and the name gets a share of it. The mean over the hashes is the answer's, or
