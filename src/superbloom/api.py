@@ -299,10 +299,14 @@ class Superbloom:
             self._predictor = Predictor(self.model)
         return self._predictor
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model folder, whole or not at all; share it with any tool that copies folders."""
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = True) -> None:
+        """Write the model folder, whole or not at all; share it with any tool that copies folders.
+
+        A model that is there is replaced, as Hugging Face does; overwrite=False refuses that. Anything else is always
+        refused.
+        """
         if is_main_process():
-            save(self.model, folder, training=self.training, metrics=self.metrics)
+            save(self.model, folder, training=self.training, metrics=self.metrics, overwrite=overwrite)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, verify: bool = True, copy: bool = False) -> Superbloom:

@@ -105,7 +105,7 @@ def test_a_dump_becomes_a_corpus(tmp_path):
     (tmp_path / "dump.xml").write_text(f"<mediawiki><siteinfo></siteinfo>{pages}</mediawiki>")
     done = run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["counts"]["kept"] == 9  # pages 0 to 2 link to themselves
-    run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--open", "--max-entities", 2, cwd=tmp_path)
+    run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--overwrite", "--open", "--max-entities", 2, cwd=tmp_path)
     facts = json.loads(run("inspect", "wiki", "Nowhere", "--json", cwd=tmp_path).stdout)
     assert facts["Nowhere"] == {"id": 0, "count": 12}
 
@@ -222,6 +222,8 @@ def test_when_every_name_is_excluded_it_says_so(home):
 def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
     options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--batch-size", 16)
     run("train", "corpus", "--out", "twice", "--steps", 3, *options, cwd=home)
+    refused = run("train", "corpus", "--out", "twice", "--steps", 2, *options, cwd=home, code=2)
+    assert "twice already holds a model; --overwrite" in refused.stderr
     (home / "twice.run" / "run.json").write_text("{}")
     refused = run("train", "corpus", "--out", "twice", "--resume", cwd=home, code=2)
     assert "was not written by superbloom, or is damaged" in refused.stderr
@@ -230,6 +232,56 @@ def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
     diverging = ("--learning-rate", 1e30, "--warmup", 1, "--overwrite")
     run("train", "corpus", "--out", "twice", "--steps", 9, *diverging, *options, cwd=home, code=2)
     assert not list((home / "twice.run").glob("*.ckpt"))
+
+
+def test_a_model_that_is_there_is_replaced_only_by_its_own_run_or_when_asked(home):
+    options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--batch-size", 16)
+
+    def model() -> bytes:
+        return (home / "own" / "model.safetensors").read_bytes()
+
+    run("train", "corpus", "--out", "own", "--steps", 3, *options, cwd=home)
+    first = model()
+    for more in ((), ("--steps", 1)):
+        refused = run("train", "corpus", "--out", "own", *more, *options, cwd=home, code=2)
+        assert refused.stderr.endswith(
+            "own already holds a model; --overwrite (overwrite=True in Python) replaces it, or choose another --out\n"
+        )
+    assert model() == first
+    run("train", "corpus", "--out", "own", "--resume", "--steps", 5, cwd=home)
+    resumed = model()
+    assert resumed != first
+    for checkpoint in (home / "own.run").glob("*.ckpt"):  # a finished run that has nothing to resume from
+        checkpoint.unlink()
+    refused = run("train", "corpus", "--out", "own", "--resume", "--steps", 1, cwd=home, code=2)
+    assert "own already holds a model" in refused.stderr
+    assert model() == resumed
+    run("train", "corpus", "--out", "own", "--overwrite", "--steps", 1, *options, cwd=home)
+    assert model() not in (first, resumed)
+
+
+def test_every_command_that_writes_refuses_what_is_there(home, tmp_path):
+    (tmp_path / "names.txt").write_text("Ribe\n")
+    commands = {
+        "corpus": ("prepare", "sequences", home / "rows.tsv", "--out", "corpus"),
+        "grown": ("extend", home / "model", "names.txt", "--out", "grown", "--reserve", 5),
+        "report": ("evaluate", home / "model", home / "corpus", "--out", "report"),
+        "for.csv": ("recommend", home / "model", home / "corpus", "--user", 0, "--out", "for.csv"),
+    }
+    for name, command in commands.items():
+        run(*command, cwd=tmp_path)
+        before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        refused = run(*command, cwd=tmp_path, code=2)
+        assert refused.stderr.startswith(f"error: {name} already "), refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "--overwrite" in refused.stderr
+        assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+        run(*command, "--overwrite", cwd=tmp_path)
+        assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) != before
+    (tmp_path / "corpus").rename(tmp_path / "demo")
+    (tmp_path / "superbloom-demo").mkdir()
+    (tmp_path / "demo").rename(tmp_path / "superbloom-demo" / "corpus")
+    assert "superbloom-demo/corpus already holds a corpus" in run("demo", cwd=tmp_path, code=2).stderr
 
 
 def test_evaluate_prints_a_table_and_writes_the_plot(home):

@@ -263,7 +263,7 @@ def test_the_command_extends_a_model(folders, tmp_path):
     first, second = (model.bloom.table[model.vocab.id(name)] for name in ("n58", "n59"))
     assert model.bloom.table[60].tolist() == [first[0], second[1]]
     (tmp_path / "names.txt").write_text("\n".join(f"name {i}" for i in range(50)))
-    message = superbloom(*asked[:3], "--out", tmp_path / "more", code=2).stderr
+    message = superbloom(*asked[:3], "--out", tmp_path / "other", code=2).stderr
     assert "50 new names, but reserve=0.25 has room for 30 more than the 60 there are" in message
 
 

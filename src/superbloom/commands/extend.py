@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, print_json, q
-from superbloom.commands.options import Json, ModelFolder, Out, given, options_of
-from superbloom.config import ExtendOptions, make
+from superbloom.commands.options import Json, ModelFolder, Out, given, may_overwrite, options_of
+from superbloom.config import ExtendOptions, WriteOptions, make
 from superbloom.errors import InputError
 
 
-@options_of(ExtendOptions)
+@options_of(ExtendOptions, WriteOptions)
 def extend(
     model: ModelFolder,
     names: Annotated[
@@ -35,7 +35,8 @@ def extend(
     """Add names to a model without training: old digests stay, each new name gets one that is its own."""
     if names is None and corpus is None:
         raise InputError("no new names given; give a text file of NAMES, or a newer log: --corpus CORPUS")
-    result = _extend(model, names, corpus, out, like, make(ExtendOptions, given(ExtendOptions, options)).reserve)
+    reserve = make(ExtendOptions, given(ExtendOptions, options)).reserve
+    result = _extend(model, names, corpus, out, like, reserve, may_overwrite(options))
     if json_:
         print_json(result)
         return
@@ -51,7 +52,13 @@ def extend(
 
 
 def _extend(
-    folder: Path, names_file: Path | None, corpus: Path | None, out: Path, like_file: Path | None, reserve: float
+    folder: Path,
+    names_file: Path | None,
+    corpus: Path | None,
+    out: Path,
+    like_file: Path | None,
+    reserve: float,
+    overwrite: bool,
 ) -> dict[str, Any]:
     from superbloom.api import Superbloom
     from superbloom.corpus import Corpus
@@ -59,11 +66,11 @@ def _extend(
     from superbloom.prepare.files import open_lines
     from superbloom.storage import only_writer
 
-    names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
-    newer = None if corpus is None else Corpus.open(corpus)
-    lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
-    alike = {name: others for name, *others in lines}
-    with only_writer(out, "model"):
+    with only_writer(out, "model", overwrite):
+        names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
+        newer = None if corpus is None else Corpus.open(corpus)
+        lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
+        alike = {name: others for name, *others in lines}
         superbloom = Superbloom.from_pretrained(folder)
         vocab = superbloom.model.vocab
         before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
@@ -71,7 +78,7 @@ def _extend(
             superbloom.extend(names, like=alike, reserve=reserve)
         if newer is not None:
             superbloom.remember(newer, like=None if names else alike, reserve=reserve)
-        superbloom.save_pretrained(out)
+        superbloom.save_pretrained(out, overwrite=overwrite)
     bloom = superbloom.model.bloom
     memory = superbloom.model.memory
     return {

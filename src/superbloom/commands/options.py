@@ -15,11 +15,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from superbloom.config import WriteOptions, make
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one of the same kind is replaced.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
 ApiKey = Annotated[
@@ -65,6 +66,11 @@ def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
         if value is not None:
             found[spec.name] = _bytes(spec.name, value) if spec.metadata.get("gigabytes") else value
     return found
+
+
+def may_overwrite(options: dict[str, Any]) -> bool:
+    """Whether --overwrite was given."""
+    return make(WriteOptions, given(WriteOptions, options)).overwrite
 
 
 def _bytes(name: str, gigabytes: float) -> int:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import print_json, printable, warnings_as_lines
-from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, options_of
-from superbloom.config import RecommendOptions
+from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, may_overwrite, options_of
+from superbloom.config import RecommendOptions, WriteOptions
 from superbloom.errors import InputError
 
 FORMULA = r"\A[=+\-@\t\r\n\x00]"  # how a cell begins that a spreadsheet may run
 
 
-@options_of(RecommendOptions)
+@options_of(RecommendOptions, WriteOptions)
 def recommend(
     model: ModelFolder,
     corpus: CorpusFolder,
@@ -40,7 +40,7 @@ def recommend(
         place = "no --out" if out is None else f"--out {out}"
         raise InputError(f"--safe-csv with {place} given; it goes with an --out that ends in .csv")
     if out is not None:
-        _check_table(out)
+        _check_table(out, may_overwrite(options))
     shown = None if titles is None else _titles(titles)
     with warnings_as_lines():
         found = _recommend(model, corpus, user or [], users_file, strict, given(RecommendOptions, options))
@@ -91,11 +91,15 @@ def _titles(file: Path) -> dict[str, str]:
     return titles
 
 
-def _check_table(out: Path) -> None:
+def _check_table(out: Path, overwrite: bool) -> None:
+    from superbloom.storage import already_there
+
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} given; a file that ends in .csv or .parquet is allowed")
     if out.is_dir() or not out.parent.is_dir():
         raise InputError(f"--out {out} is a folder, or lies in none; choose a file in a folder that is there")
+    if out.exists() and not overwrite:
+        raise already_there(out, "exists")
 
 
 def _write_table(columns: dict[str, Any], out: Path, safe_csv: bool) -> None:

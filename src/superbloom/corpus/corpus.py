@@ -151,10 +151,13 @@ class Corpus:
         check_sequences(folder / "sequences.arrow", sequences, len(vocab), len(target_vocab or vocab))
         return cls(vocab, sequences, target_vocab, manifest["info"])
 
-    def save(self, folder: str | Path) -> None:
-        """Write the corpus folder: all of it, or nothing if writing fails."""
+    def save(self, folder: str | Path, *, overwrite: bool = True) -> None:
+        """Write the corpus folder: all of it, or nothing if writing fails.
+
+        A corpus that is there is replaced; overwrite=False refuses that. Anything else is always refused.
+        """
         content = {"counts": self.counts(), "info": self.info, "split": self.info.get("split", SPLIT_RULE)}
-        with new_folder(folder, "corpus", content) as temporary:
+        with new_folder(folder, "corpus", content, overwrite) as temporary:
             self.vocab.write(temporary / "vocab.arrow")
             if self.target_vocab is not None:
                 self.target_vocab.write(temporary / "targets.arrow")

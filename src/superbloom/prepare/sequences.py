@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from superbloom.config import SequencesOptions, document
+from superbloom.config import SequencesOptions, WriteOptions, document
 from superbloom.config.readers import reader_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
@@ -17,25 +17,26 @@ from superbloom.progress import Progress, Watch, unwatched
 from superbloom.storage import only_writer
 
 
-@document(SequencesOptions)
+@document(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Given,
     out: str | os.PathLike[str],
     options: SequencesOptions | None = None,
     *,
+    overwrite: bool = WriteOptions.overwrite,
     notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
     watch: Watch = unwatched,
     **given: Any,
 ) -> Report:
     """Write the corpus folder of these files: a row per line that is not empty."""
     options, paths, out = reader_options(SequencesOptions, options, given), paths_of(files), Path(out)
-    with only_writer(out, "corpus"):
+    with only_writer(out, "corpus", overwrite):
         with watch("reading", total_bytes(paths), True) as progress:
             rows = read_sequences(paths, options, progress=progress)
             corpus = Corpus.from_keyed(
                 rows, min_count=options.min_count, max_names=options.max_names, source=source_of(paths)
             )
-        corpus.save(out)
+        corpus.save(out, overwrite=overwrite)
     return Report(corpus.counts())
 
 

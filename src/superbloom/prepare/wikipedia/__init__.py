@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from superbloom.config import WikipediaOptions, document
+from superbloom.config import WikipediaOptions, WriteOptions, document
 from superbloom.config.readers import reader_options
 from superbloom.errors import InputError
 from superbloom.prepare.files import Given, paths_of, source_of, total_bytes
@@ -32,12 +32,13 @@ __all__ = ["WikipediaReport", "prepare_wikipedia"]
 WORKER_BYTES = 300 * 2**20  # memory of a worker at its peak
 
 
-@document(WikipediaOptions)
+@document(WikipediaOptions, WriteOptions)
 def prepare_wikipedia(
     files: Given,
     out: str | os.PathLike[str],
     options: WikipediaOptions | None = None,
     *,
+    overwrite: bool = WriteOptions.overwrite,
     notice: Notice = unnoticed,
     watch: Watch = unwatched,
     **given: Any,
@@ -50,7 +51,7 @@ def prepare_wikipedia(
     options, paths, out = reader_options(WikipediaOptions, options, given), paths_of(files), Path(out)
     processes = pool_size(options.workers, options.memory, WORKER_BYTES)
     folder = out.with_name(f"{out.name}.parts")
-    with only_writer(out, "corpus"):
+    with only_writer(out, "corpus", overwrite):
         start_or_resume(folder, paths, options.drop_disambiguations, notice)
         try:
             with watch("reading", total_bytes(paths), True) as progress:
@@ -69,6 +70,6 @@ def prepare_wikipedia(
         report.counts |= counts
         report.add_shares(corpus.vocab)
         corpus.info = {"source": source_of(paths), "min_count": options.min_count, "counted": report.counts}
-        corpus.save(out)
+        corpus.save(out, overwrite=overwrite)
         remove_parts(folder)
     return report
