@@ -49,6 +49,13 @@ def evaluate(
         f"ghosts {figures['ghosts']:.1%} of ten answers; calibration error {figures['calibration']['error']:.4f}; "
         f"negative log-likelihood {figures['negative log-likelihood']:.3f}"
     )
+    if unknown := figures.get("unknown"):
+        console.print(
+            f"{unknown['names']:,} of the corpus's {unknown['of']:,} names are not known to this model: "
+            f"{unknown['hidden']:,} of {figures['rows']:,} hidden elements count as missed",
+            markup=False,
+            highlight=False,
+        )
     if (found := verdict(figures)) is not None:
         console.print(found, markup=False, highlight=False)
     if out is not None:
@@ -64,7 +71,7 @@ def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[s
     from superbloom.store import load
 
     predictor = Predictor(load(model).model, **head)
-    rows = Corpus.open(corpus).under(predictor.model.vocab)
+    rows = Corpus.open(corpus)
     available = len(rows.rows(chosen.split))
     with counting("evaluating", chosen.draws or min(available, chosen.rows or available)) as progress:
         return evaluate(predictor, rows, progress=progress, **vars(chosen))

@@ -208,6 +208,15 @@ class Vocab:
             raise UnknownNameError(name, len(self), lambda: self.closest(name))
         return found
 
+    def numbers_in(self, other: Vocab) -> np.ndarray:
+        """Return the id in another vocabulary of each name, (names,); −1 if it lacks the name.
+
+        >>> Vocab.from_counts({"a": 2, "b": 1}).numbers_in(Vocab.from_counts({"b": 9, "c": 1})).tolist()
+        [-1, 0]
+        """
+        theirs = other.table["name"].combine_chunks()
+        return np.asarray(pc.fill_null(pc.index_in(self._names, value_set=theirs), -1).to_numpy())
+
     def starting_with(self, prefix: str, k: int = 10) -> list[str]:
         """Return the k most frequent names that start with a prefix, as typed or in another case."""
         return self.names(self.completions(prefix, k).tolist())
