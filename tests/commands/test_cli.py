@@ -321,7 +321,8 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("predict model Copenhagan", "'Copenhagan' is not among the 5 names; closest: 'Copenhagen'"),
+        ("predict model Copenhagan", "'Copenhagan' is not among the 5 names; did you mean 'Copenhagen'?"),
+        ("predict model Copen", "'Copen' is not among the 5 names; did you mean 'Copenhagen'?"),
         ("predict model Copenhagen -k 0", "k=0 given; whole numbers from 1 are allowed"),
         ("predict corpus Copenhagen", "a model folder holds config.json; corpus is a corpus folder"),
         ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),

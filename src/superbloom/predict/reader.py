@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from superbloom.config import QueryOptions
-from superbloom.corpus import READ_LOCK
+from superbloom.corpus import READ_LOCK, Vocab
 from superbloom.errors import InputError
 from superbloom.model import Model
 from superbloom.predict.query import Query
@@ -69,9 +69,13 @@ def _check_size(query: Query, max_rows: int, k: int) -> None:
 def _ids(model: Model, context: Sequence[str | Special]) -> list[int]:
     vocab = model.vocab
     return [
-        int(Special.MASK) if name is Special.MASK or (name == MASK_TEXT and name not in vocab) else vocab.id(str(name))
-        for name in context
+        int(Special.MASK) if name is Special.MASK or _is_mask(name, vocab) else vocab.id(str(name)) for name in context
     ]
+
+
+def _is_mask(name: str | Special, vocab: Vocab) -> bool:
+    """Whether a name is [MASK], in any case. Without this, [mask] would be read as the name Mask."""
+    return str(name).upper() == MASK_TEXT and str(name) not in vocab
 
 
 def _text_ids(model: Model, text: str) -> tuple[list[int], list[str]]:
