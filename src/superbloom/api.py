@@ -56,6 +56,7 @@ class Superbloom:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
         check_known(options, [field.name for field in fields(ModelConfig) if field.name not in SIZES])
         self.options = shape | options
+        ModelConfig(num_ids=1, **self.options)  # refuses values that no corpus allows
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None

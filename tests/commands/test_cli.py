@@ -1,8 +1,10 @@
 """The commands as a user types them: files in, answers out, one clear line for every mistake."""
 
+import errno
 import json
 import lzma
 import math
+import os
 import re
 import resource
 import subprocess
@@ -19,6 +21,7 @@ from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 from tests.support.launch import command as run
 from tests.support.real_data import real_data
 
+LONELY_PAGE = "<page><title>A</title><ns>0</ns><revision><text>[[B]] [[C]]</text></revision></page>"
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
 
 
@@ -266,7 +269,7 @@ def test_every_command_that_writes_refuses_what_is_there(home, tmp_path):
         "corpus": ("prepare", "sequences", home / "rows.tsv", "--out", "corpus"),
         "grown": ("extend", home / "model", "names.txt", "--out", "grown", "--reserve", 5),
         "report": ("evaluate", home / "model", home / "corpus", "--out", "report"),
-        "for.csv": ("recommend", home / "model", home / "corpus", "--user", 0, "--out", "for.csv"),
+        "for.csv": ("recommend", home / "model", home / "corpus", "--user", 1, "--out", "for.csv"),
     }
     for name, command in commands.items():
         run(*command, cwd=tmp_path)
@@ -315,6 +318,8 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
     assert facts["steps"] == 20
     found = json.loads(run("inspect", "model", "Oslo", "--json", cwd=home).stdout)["Oslo"]
     assert len(found["digest"]) == 2
+    assert [(bucket["hash"], bucket["token"]) for bucket in found["buckets"]] == [*enumerate(found["digest"])]
+    assert all({"bucket", "members", "mates"} <= bucket.keys() for bucket in found["buckets"])
     assert "shared with" in run("inspect", "model", "Oslo", cwd=home).stdout
 
 
@@ -377,6 +382,20 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("prepare sequences rows.tsv --out c2 --min-count 1000", "0 of 5 names are left by min_count=1000"),
         ("prepare sequences rows.tsv --out model", "model exists and is not a corpus folder"),
         ("prepare wikipedia rows.tsv --out c2", "rows.tsv"),
+        (
+            "prepare sequences binary.tsv --out c2",
+            "is not UTF-8 (byte 0x80 at position 117 of the line); this is no",
+        ),
+        ("prepare sequences utf16.tsv --out c2", "convert it first: iconv -f UTF-16 -t UTF-8"),
+        ("prepare text binary.tsv --out c2", "this is no text: give a text file"),
+        ("prepare wikipedia lonely.xml --out c2", "2 of 2 links lead to pages that are not in these files"),
+        (
+            "recommend model corpus --user nosuch",
+            "no user 'nosuch' in corpus; it has 90 users, for example '1', '2'",
+        ),
+        ("recommend model corpus --user a --user b --out r.csv", "no user 'a', 'b' in corpus; it has 90 users"),
+        ("predict model --text Oslo[MASK]", "this model reads names; give a list of names (on the command line, names"),
+        ("predict model Oslo --server http://127.0.0.1:9", "the folder model and --server http://127.0.0.1:9 given"),
         ("inspect model Nobody", "'Nobody' is not among the 5 names"),
         ("inspect .", "a corpus folder holds corpus.json; . has none"),
     ],
@@ -386,6 +405,9 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, argument
     (home / "one.tsv").write_text("a\ta\na\n")
     (home / "tab.tsv").write_text("\ta\tb\n")
     (home / "spaces.txt").write_text("1 a b\n2 b c\n")
+    (home / "binary.tsv").write_bytes(bytes(range(11, 256)) * 9)
+    (home / "utf16.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("utf-16"))
+    (home / "lonely.xml").write_text(f"<mediawiki>{LONELY_PAGE}</mediawiki>")
     (home / "latin1.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("latin-1"))
     before = sorted(home.iterdir())
     done = run(*arguments.split(), cwd=home, code=2)
@@ -393,6 +415,53 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, argument
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "make room or choose another --out"),
+        (errno.EACCES, "check the path and its permissions"),
+        (errno.ENOTDIR, "check the path and its permissions"),
+        (errno.EIO, "check the disk or the connection"),
+    ],
+)
+def test_a_file_that_fails_is_one_line_with_what_to_do(monkeypatch, capsys, code, remedy):
+    def fail() -> None:
+        raise OSError(code, os.strerror(code), "here/vocab.arrow")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    line = f"error: {os.strerror(code)} (here/vocab.arrow); {remedy}, and run the command again\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.system
+def test_the_shell_completes_commands_and_options(home):
+    installed = Path(sys.executable).with_name("superbloom")
+    for typed, expected in (("superbloom ex", ["extend"]), ("superbloom extend --over", ["--overwrite"])):
+        words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        environment = os.environ | words | {"_SUPERBLOOM_COMPLETE": "complete_bash"}
+        done = subprocess.run([installed], cwd=home, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == expected
+    assert "--install-completion" in run("--help", cwd=home).stdout
+
+
+def test_names_ids_and_rows_that_are_left_out_are_counted(tmp_path):
+    (tmp_path / "rows.tsv").write_text("a\tb\nb\ta\tc\nd\n")
+    done = run("prepare", "sequences", "rows.tsv", "--min-count", 2, "--out", "corpus", cwd=tmp_path)
+    found = dict(reversed(line.split("  ", 1)) for line in map(str.strip, done.stdout.splitlines()) if "  " in line)
+    assert (found["names"], found["rows"], found["ids"]) == ("2", "2", "4")
+    assert found["names left out: too rare"] == "2"
+    assert found["ids of these names left out"] == "2"
+    assert found["rows left out: no name is left in them"] == "1"
+    told = run("prepare", "sequences", "rows.tsv", "--min-count", 2, "--out", "again", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["left_out"] == {"names": 2, "ids": 2, "rows": 1}
+    assert "left_out" not in json.loads(
+        run("prepare", "sequences", "rows.tsv", "--out", "c", "--json", cwd=tmp_path).stdout
+    )
 
 
 def real(*words: object, cwd: Path, before: Callable[[], None]) -> subprocess.CompletedProcess[str]:

@@ -57,7 +57,7 @@ READERS = {
         {"workers": 1},
         {"counts", "top_100", "top_tenth", "damage"},
         ("", 5),
-        "reading",
+        "reading|merging names|numbering names|following links",
     ),
     "text": Reader(
         prepare_text,

@@ -38,6 +38,8 @@ def predict(
     """The most likely names for each [MASK] of a context, with the certificate."""
     if model is None and server is None:
         raise InputError("give a model folder, or --server with the address of one that `superbloom serve` made")
+    if server is not None and model is not None and Path(model).is_dir():
+        raise InputError(f"the folder {model} and --server {server} given; give one of them, then the names")
     if server is not None:
         names = [*([] if model is None else [model]), *(names or [])]
     if (not names) == (text is None):

@@ -15,6 +15,8 @@ from superbloom.errors import InputError
 
 FORMULA = r"\A[=+\-@\t\r\n\x00]"  # how a cell begins that a spreadsheet may run
 
+MAX_USERS_SHOWN = 3
+
 
 @options_of(RecommendOptions, WriteOptions)
 def recommend(
@@ -74,6 +76,10 @@ def _recommend(
         users = users + [user for user in open_lines(users_file) if user.strip()]
     chosen = users if users or users_file is not None else None
     histories = Histories.of_users(rows, predictor.model.vocab, chosen, strict)
+    if chosen and not histories.who:
+        keys = rows.sequences["key"]
+        shown = [", ".join(map(repr, few)) for few in (chosen[:MAX_USERS_SHOWN], keys[:MAX_USERS_SHOWN].to_pylist())]
+        raise InputError(f"no user {shown[0]} in {corpus}; it has {len(keys):,} users, for example {shown[1]}")
     with counting("recommending", len(histories.who)) as progress:
         return recommend(predictor, histories, progress=progress, **options)
 

@@ -130,7 +130,11 @@ class Corpus:
             columns["targets"] = _lists(target_ids[kept], row_of[kept], len(lengths))
         filled = np.bincount(row_of[kept], minlength=len(lengths)) > 0
         sequences = pa.table(columns).filter(pa.array(filled)).combine_chunks()
-        return cls(vocab, sequences, target_vocab, {"source": source, "min_count": min_count})
+        info: dict[str, Any] = {"source": source, "min_count": min_count}
+        left_out = {"names": inputs.num_names - len(vocab), "ids": int((~kept).sum()), "rows": int((~filled).sum())}
+        if any(left_out.values()):
+            info["left out"] = left_out
+        return cls(vocab, sequences, target_vocab, info)
 
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> Self:

@@ -81,7 +81,10 @@ def _is_mask(name: str | Special, vocab: Vocab) -> bool:
 def _text_ids(model: Model, text: str) -> tuple[list[int], list[str]]:
     """The ids of a text, and the words of it that cannot be read."""
     if not model.vocab.is_text:
-        raise InputError(f"the text {text!r:.80} given as context; give a list of names")
+        raise InputError(
+            f"the text {text!r:.80} given, but this model reads names; give a list of names (on the command line, "
+            "names instead of --text)"
+        )
     parts = MASKS.split(text)
     if len(parts) == 1:
         raise InputError(f"{text[:80]!r} has no {MASK_TEXT}; put one where something is to be filled in")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,24 @@ from superbloom.progress import Progress, Watch, unwatched
 from superbloom.storage import only_writer
 
 
+@dataclass
+class SequencesReport(Report):
+    """left_out: the number of names, ids and rows that --min-count and --max-names left out."""
+
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def table(self) -> list[tuple[str, str]]:
+        reasons = {
+            "names": "names left out: too rare",
+            "ids": "ids of these names left out",
+            "rows": "rows left out: no name is left in them",
+        }
+        return super().table() + [(f"{count:,}", reasons[what]) for what, count in self.left_out.items() if count]
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | ({"left_out": self.left_out} if self.left_out else {})
+
+
 @document(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Given,
@@ -27,7 +46,7 @@ def prepare_sequences(
     notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
     watch: Watch = unwatched,
     **given: Any,
-) -> Report:
+) -> SequencesReport:
     """Write the corpus folder of these files: a row per line that is not empty."""
     options, paths, out = reader_options(SequencesOptions, options, given), paths_of(files), Path(out)
     with only_writer(out, "corpus", overwrite):
@@ -37,7 +56,7 @@ def prepare_sequences(
                 rows, min_count=options.min_count, max_names=options.max_names, source=source_of(paths)
             )
         corpus.save(out, overwrite=overwrite)
-    return Report(corpus.counts())
+    return SequencesReport(corpus.counts(), corpus.info.get("left out", {}))
 
 
 def read_sequences(
