@@ -1,6 +1,7 @@
 """Reading Wikipedia dumps: each rule by an example, and broken files."""
 
 import bz2
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -355,6 +356,22 @@ def test_parts_of_another_parser_are_not_used(tmp_path: Path, monkeypatch: pytes
     resume.start_or_resume(folder, [str(path)], False, notices.append)
     assert [entry.name for entry in folder.iterdir()] == [resume.TICKET]
     assert len(notices) == 1
+
+
+def test_a_corpus_from_before_the_killed_run_is_not_replaced(tmp_path: Path) -> None:
+    path, out = tmp_path / "dump.xml", tmp_path / "corpus"
+    path.write_bytes(dump(page("A", "[[B]]"), page("B", "[[A]]")))
+    prepare_wikipedia([path], out)
+    before = (out / "corpus.json").stat().st_mtime_ns
+    resume.start_or_resume(
+        tmp_path / "corpus.parts", [str(path)], False, lambda _: None
+    )  # with --overwrite, then killed
+    with pytest.raises(InputError, match="already holds a corpus; --overwrite"):
+        prepare_wikipedia([path], out)
+    assert (out / "corpus.json").stat().st_mtime_ns == before
+    os.utime(out / "corpus.json")  # now it is the corpus of the killed run, which had its parts left to remove
+    prepare_wikipedia([path], out)
+    assert not (tmp_path / "corpus.parts").exists()
 
 
 def test_every_file_of_the_parser_counts() -> None:

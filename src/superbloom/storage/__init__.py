@@ -18,6 +18,7 @@ from superbloom.storage.folder import (
 )
 from superbloom.storage.locks import close_inherited_locks, locked
 from superbloom.storage.mapped import Mapped, Version, version
+from superbloom.storage.temporary import remove_dead, temporary_prefix
 
 __all__ = [
     "CARD_FILE",
@@ -38,7 +39,9 @@ __all__ = [
     "read_consistently",
     "read_folder",
     "read_json",
+    "remove_dead",
     "sha256",
+    "temporary_prefix",
     "version",
     "write_arrow",
     "write_atomically",

@@ -22,6 +22,7 @@ from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 from superbloom.storage.atomic import fsync, read_consistently, swap
 from superbloom.storage.locks import holds, locked
+from superbloom.storage.temporary import remove_dead, temporary_prefix
 from superbloom.version import __version__
 
 VERSION = 1  # of the format
@@ -60,7 +61,7 @@ def new_folder(path: str | Path, kind: str, content: dict[str, Any], overwrite: 
     """
     path = Path(path).resolve()  # a link stays; the folder it points to is replaced
     with only_writer(path, kind, overwrite):
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), dir=path.parent))
         try:
             yield temporary
             _seal(temporary, kind, content)
@@ -76,6 +77,7 @@ def only_writer(path: str | Path, kind: str, overwrite: bool) -> Iterator[None]:
     """Be the only process that writes this folder during the block; InputError if another process already is.
 
     overwrite: a finished folder of this kind may be there; InputError if it is and may not be.
+    What killed writers of this folder left beside it is removed.
     Long commands take this lock first. Otherwise a process could compute for hours and then be refused, or lose its
     result to another one.
     """
@@ -89,6 +91,7 @@ def only_writer(path: str | Path, kind: str, overwrite: bool) -> Iterator[None]:
         return
     try:
         with locked(lock, f"another process is writing {path}; wait for it, or choose another --out"):
+            remove_dead(path.parent, path.name)
             try:
                 yield
             finally:

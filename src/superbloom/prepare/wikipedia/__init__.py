@@ -23,7 +23,7 @@ from superbloom.prepare.report import Notice, unnoticed
 from superbloom.prepare.wikipedia.merge import merge
 from superbloom.prepare.wikipedia.reading import read_dumps
 from superbloom.prepare.wikipedia.report import WikipediaReport
-from superbloom.prepare.wikipedia.resume import remove_parts, start_or_resume
+from superbloom.prepare.wikipedia.resume import is_written, remove_parts, start_or_resume
 from superbloom.prepare.workers import pool_size
 from superbloom.progress import Watch, unwatched
 from superbloom.storage import only_writer
@@ -53,6 +53,7 @@ def prepare_wikipedia(
     options, paths, out = reader_options(WikipediaOptions, options, given), paths_of(files), Path(out)
     processes = pool_size(options.workers, options.memory, WORKER_BYTES)
     folder = out.with_name(f"{out.name}.parts")
+    overwrite = overwrite or is_written(folder, out, source_of(paths))
     with only_writer(out, "corpus", overwrite):
         began = time.monotonic()
         start_or_resume(folder, paths, options.drop_disambiguations, notice)

@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from superbloom.errors import InputError
 from superbloom.prepare.report import Notice
 from superbloom.prepare.wikipedia.dump import PIECE_BYTES
-from superbloom.storage import write_atomically
+from superbloom.storage import MANIFESTS, read_json, write_atomically
 from superbloom.version import __version__
 
 FORMAT = 1  # of the files in the folder
@@ -55,6 +56,18 @@ def parser_version() -> str:
         file = Path(__file__).with_name(name)
         code.update(file.read_bytes() if file.is_file() else b"")  # an installation may hold compiled files only
     return code.hexdigest()[:16]
+
+
+def is_written(folder: Path, out: Path, source: str) -> bool:
+    """Whether a killed run had written its corpus, and only had its parts left to remove."""
+    with suppress(OSError):
+        folder.rmdir()  # it is empty if the run was killed at the very end: then the corpus is finished
+    try:
+        manifest = out / MANIFESTS["corpus"]
+        is_later = manifest.stat().st_mtime_ns >= (folder / TICKET).stat().st_mtime_ns
+        return is_later and bool(read_json(manifest)["info"]["source"] == source)
+    except (OSError, InputError, KeyError, TypeError):
+        return False
 
 
 def remove_parts(folder: Path) -> None:
