@@ -64,7 +64,9 @@ def prepare_sequences(
 def prepare_interactions(
     files: Annotated[
         list[str],
-        typer.Argument(help="CSV, TSV, Parquet, .inter or lines, packed or not; files, folders or s3://…; - is stdin."),
+        typer.Argument(
+            help="CSV, TSV, JSON lines, Parquet, .inter or lines, packed or not; files, folders or s3://…; - is stdin."
+        ),
     ],
     out: Out,
     json_: Json = False,

@@ -39,7 +39,7 @@ def prepare_interactions(
     options: InteractionsOptions | None = None,
     *,
     overwrite: bool = WriteOptions.overwrite,
-    notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
+    notice: Notice = unnoticed,
     watch: Watch = unwatched,
     **given: Any,
 ) -> InteractionsReport:
@@ -48,9 +48,8 @@ def prepare_interactions(
     with only_writer(out, "corpus", overwrite):
         with working(options, out) as (engine, folder):
             found = find_files(paths, folder)
-            columns = Columns(options.user, options.item, options.time)
             with watch("reading", total_bytes([file.path for file in found]), True) as progress:
-                log = log_of_files(found, columns, folder / "log", options.format, options.encoding, progress)
+                log = log_of_files(found, options, folder / "log", progress, notice)
             events = sort_events(log, options, engine, folder, watch)
             corpus = assemble(events, options, source_of(paths), watch)
         corpus.save(out, overwrite=overwrite)
@@ -75,6 +74,6 @@ def from_interactions(
     """
     chosen = reader_options(InteractionsOptions, None, {"user": user, "item": item, **options})
     with working(chosen, None) as (engine, folder):
-        log = log_of_frame(events, Columns(chosen.user, chosen.item, chosen.time), folder / "log")
+        log = log_of_frame(events, Columns.of(chosen), folder / "log")
         found = sort_events(log, chosen, engine, folder, unwatched)
         return assemble(found, chosen, type(events).__name__, unwatched)
