@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/superbloom demo
+	$(BIN)/superbloom demo --overwrite
 
 # The tests of each tier contain those of the one before. Times: CONTRIBUTING.md.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations 10 --durations-min 0.1

@@ -49,14 +49,15 @@ def prepare(text: Path, wordpieces: Path, out: Path, workers: int) -> dict[str, 
         taken[what] = time.perf_counter() - start
 
     start = time.perf_counter()
-    told = prepare_text([text], out, wordpieces=wordpieces, vocab_size=VOCAB_SIZE, workers=workers, watch=watch)
+    options = {"wordpieces": wordpieces, "vocab_size": VOCAB_SIZE, "workers": workers}
+    told = prepare_text([text], out, overwrite=True, watch=watch, **options)
     return taken | {"all": time.perf_counter() - start, "counts": told.counts}
 
 
 def peak_memory(text: Path, wordpieces: Path, out: Path) -> float:
     """The most MB that the command and its children take together."""
-    command = [sys.executable, "-m", "superbloom", "prepare", "text", str(text), "--out", str(out), "--workers", "2"]
-    command += ["--wordpieces", str(wordpieces), "--vocab-size", str(VOCAB_SIZE)]
+    command = [sys.executable, "-m", "superbloom", "prepare", "text", str(text), "--out", str(out), "--overwrite"]
+    command += ["--workers", "2", "--wordpieces", str(wordpieces), "--vocab-size", str(VOCAB_SIZE)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:

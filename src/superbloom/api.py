@@ -59,6 +59,7 @@ class Superbloom:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
         check_known(options, [field.name for field in fields(ModelConfig) if field.name not in SIZES])
         self.options = shape | options
+        ModelConfig(num_ids=1, **self.options)  # refuses values that no corpus allows
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None
@@ -225,8 +226,11 @@ class Superbloom:
 
     @document(EvaluateOptions)
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
-        """rec@k on held-out rows beside yardsticks. The figures are saved with the model."""
-        figures = evaluate(self.predictor, corpus.under(self.model.vocab), **options)
+        """rec@k on held-out rows beside yardsticks. The figures are saved with the model.
+
+        Hidden names that the model does not know count as missed; figures["unknown"] says how many there are.
+        """
+        figures = evaluate(self.predictor, corpus, **options)
         self.metrics[figures["split"]] = figures
         return figures
 
@@ -313,10 +317,14 @@ class Superbloom:
             self._predictor = Predictor(self.model)
         return self._predictor
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model folder, whole or not at all; share it with any tool that copies folders."""
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = True) -> None:
+        """Write the model folder, whole or not at all; share it with any tool that copies folders.
+
+        A model that is there is replaced, as Hugging Face does; overwrite=False refuses that. Anything else is always
+        refused.
+        """
         if is_main_process():
-            save(self.model, folder, training=self.training, metrics=self.metrics)
+            save(self.model, folder, training=self.training, metrics=self.metrics, overwrite=overwrite)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, verify: bool = True, copy: bool = False) -> Superbloom:

@@ -7,6 +7,7 @@ imports what the command needs when it runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -35,7 +36,6 @@ from superbloom.version import __version__
 app = typer.Typer(
     help="A Transformer for catalogues of ids too large for a softmax: Wikipedia entities, products, words.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -54,7 +54,7 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{place}; make room or choose another --out, and run the command again")
+        _fail(f"{error.strerror or error}{place}; {_remedy(error)}")
     except (MemoryError, RuntimeError, ImportError) as error:
         if "gloo" in str(error) or "NCCL" in str(error):
             _fail("another process of this training ended; see its message, and continue with --resume")
@@ -62,6 +62,15 @@ def main() -> None:
             raise
         limited = "" if address_limit() is None else "raise ulimit -v, "
         _fail(f"out of memory; {limited}lower --batch-size, --logits-mb or --dim, or raise --alpha")
+
+
+def _remedy(error: OSError) -> str:
+    """What to do about a file or a disk that fails."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        return "make room or choose another --out, and run the command again"
+    if isinstance(error, PermissionError | FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return "check the path and its permissions, and run the command again"
+    return "check the disk or the connection, and run the command again"
 
 
 def _fail(message: str) -> None:

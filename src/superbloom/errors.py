@@ -26,7 +26,7 @@ class UnknownNameError(InputError):
     """A name that is not in the catalogue. Close matches are computed lazily, when the message is shown.
 
     >>> print(UnknownNameError("Copenhagan", 20_000, lambda: ["Copenhagen"]))
-    'Copenhagan' is not among the 20,000 names; closest: 'Copenhagen'
+    'Copenhagan' is not among the 20,000 names; did you mean 'Copenhagen'?
     """
 
     def __init__(self, name: str, known: int, find_closest: Callable[[], list[str]]) -> None:
@@ -43,8 +43,9 @@ class UnknownNameError(InputError):
 
     def __str__(self) -> str:
         given = repr(self.name) if len(self.name) <= MAX_SHOWN_CHARS else f"{self.name[:MAX_SHOWN_CHARS]!r}…"
-        close = ", ".join(map(repr, self.closest))
-        return f"{given} is not among the {self.known:,} names" + (f"; closest: {close}" if close else "")
+        *others, last = map(repr, self.closest or [""])
+        meant = f"{', '.join(others)} or {last}" if others else last
+        return f"{given} is not among the {self.known:,} names" + (f"; did you mean {meant}?" if self.closest else "")
 
 
 def check_whole(**given: Any) -> None:

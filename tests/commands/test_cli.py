@@ -1,8 +1,10 @@
 """The commands as a user types them: files in, answers out, one clear line for every mistake."""
 
+import errno
 import json
 import lzma
 import math
+import os
 import re
 import resource
 import subprocess
@@ -19,6 +21,7 @@ from superbloom.prepare.bundled import LINKS, build, bundled_corpus
 from tests.support.launch import command as run
 from tests.support.real_data import real_data
 
+LONELY_PAGE = "<page><title>A</title><ns>0</ns><revision><text>[[B]] [[C]]</text></revision></page>"
 MASK_ROWS = ["Copenhagen\tDenmark\tOslo\tNorway", "Oslo\tNorway\tDenmark", "Copenhagen\tDenmark\tAarhus"] * 30
 
 
@@ -105,7 +108,7 @@ def test_a_dump_becomes_a_corpus(tmp_path):
     (tmp_path / "dump.xml").write_text(f"<mediawiki><siteinfo></siteinfo>{pages}</mediawiki>")
     done = run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["counts"]["kept"] == 9  # pages 0 to 2 link to themselves
-    run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--open", "--max-entities", 2, cwd=tmp_path)
+    run("prepare", "wikipedia", "dump.xml", "--out", "wiki", "--overwrite", "--open", "--max-entities", 2, cwd=tmp_path)
     facts = json.loads(run("inspect", "wiki", "Nowhere", "--json", cwd=tmp_path).stdout)
     assert facts["Nowhere"] == {"id": 0, "count": 12}
 
@@ -222,6 +225,8 @@ def test_when_every_name_is_excluded_it_says_so(home):
 def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
     options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--batch-size", 16)
     run("train", "corpus", "--out", "twice", "--steps", 3, *options, cwd=home)
+    refused = run("train", "corpus", "--out", "twice", "--steps", 2, *options, cwd=home, code=2)
+    assert "twice already holds a model; --overwrite" in refused.stderr
     (home / "twice.run" / "run.json").write_text("{}")
     refused = run("train", "corpus", "--out", "twice", "--resume", cwd=home, code=2)
     assert "was not written by superbloom, or is damaged" in refused.stderr
@@ -230,6 +235,56 @@ def test_a_new_run_forgets_the_checkpoint_of_an_older_one(home):
     diverging = ("--learning-rate", 1e30, "--warmup", 1, "--overwrite")
     run("train", "corpus", "--out", "twice", "--steps", 9, *diverging, *options, cwd=home, code=2)
     assert not list((home / "twice.run").glob("*.ckpt"))
+
+
+def test_a_model_that_is_there_is_replaced_only_by_its_own_run_or_when_asked(home):
+    options = ("--alpha", 2, "--dim", 16, "--heads", 2, "--batch-size", 16)
+
+    def model() -> bytes:
+        return (home / "own" / "model.safetensors").read_bytes()
+
+    run("train", "corpus", "--out", "own", "--steps", 3, *options, cwd=home)
+    first = model()
+    for more in ((), ("--steps", 1)):
+        refused = run("train", "corpus", "--out", "own", *more, *options, cwd=home, code=2)
+        assert refused.stderr.endswith(
+            "own already holds a model; --overwrite (overwrite=True in Python) replaces it, or choose another --out\n"
+        )
+    assert model() == first
+    run("train", "corpus", "--out", "own", "--resume", "--steps", 5, cwd=home)
+    resumed = model()
+    assert resumed != first
+    for checkpoint in (home / "own.run").glob("*.ckpt"):  # a finished run that has nothing to resume from
+        checkpoint.unlink()
+    refused = run("train", "corpus", "--out", "own", "--resume", "--steps", 1, cwd=home, code=2)
+    assert "own already holds a model" in refused.stderr
+    assert model() == resumed
+    run("train", "corpus", "--out", "own", "--overwrite", "--steps", 1, *options, cwd=home)
+    assert model() not in (first, resumed)
+
+
+def test_every_command_that_writes_refuses_what_is_there(home, tmp_path):
+    (tmp_path / "names.txt").write_text("Ribe\n")
+    commands = {
+        "corpus": ("prepare", "sequences", home / "rows.tsv", "--out", "corpus"),
+        "grown": ("extend", home / "model", "names.txt", "--out", "grown", "--reserve", 5),
+        "report": ("evaluate", home / "model", home / "corpus", "--out", "report"),
+        "for.csv": ("recommend", home / "model", home / "corpus", "--user", 1, "--out", "for.csv"),
+    }
+    for name, command in commands.items():
+        run(*command, cwd=tmp_path)
+        before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        refused = run(*command, cwd=tmp_path, code=2)
+        assert refused.stderr.startswith(f"error: {name} already "), refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "--overwrite" in refused.stderr
+        assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+        run(*command, "--overwrite", cwd=tmp_path)
+        assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) != before
+    (tmp_path / "corpus").rename(tmp_path / "demo")
+    (tmp_path / "superbloom-demo").mkdir()
+    (tmp_path / "demo").rename(tmp_path / "superbloom-demo" / "corpus")
+    assert "superbloom-demo/corpus already holds a corpus" in run("demo", cwd=tmp_path, code=2).stderr
 
 
 def test_evaluate_prints_a_table_and_writes_the_plot(home):
@@ -263,13 +318,16 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
     assert facts["steps"] == 20
     found = json.loads(run("inspect", "model", "Oslo", "--json", cwd=home).stdout)["Oslo"]
     assert len(found["digest"]) == 2
+    assert [(bucket["hash"], bucket["token"]) for bucket in found["buckets"]] == [*enumerate(found["digest"])]
+    assert all({"bucket", "members", "mates"} <= bucket.keys() for bucket in found["buckets"])
     assert "shared with" in run("inspect", "model", "Oslo", cwd=home).stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("predict model Copenhagan", "'Copenhagan' is not among the 5 names; closest: 'Copenhagen'"),
+        ("predict model Copenhagan", "'Copenhagan' is not among the 5 names; did you mean 'Copenhagen'?"),
+        ("predict model Copen", "'Copen' is not among the 5 names; did you mean 'Copenhagen'?"),
         ("predict model Copenhagen -k 0", "k=0 given; whole numbers from 1 are allowed"),
         ("predict corpus Copenhagen", "a model folder holds config.json; corpus is a corpus folder"),
         ("predict nowhere Copenhagen", "a model folder holds config.json; nowhere does not exist"),
@@ -324,6 +382,20 @@ def test_inspect_shows_a_model_and_a_names_digest(home):
         ("prepare sequences rows.tsv --out c2 --min-count 1000", "0 of 5 names are left by min_count=1000"),
         ("prepare sequences rows.tsv --out model", "model exists and is not a corpus folder"),
         ("prepare wikipedia rows.tsv --out c2", "rows.tsv"),
+        (
+            "prepare sequences binary.tsv --out c2",
+            "is not UTF-8 (byte 0x80 at position 117 of the line); this is no",
+        ),
+        ("prepare sequences utf16.tsv --out c2", "convert it first: iconv -f UTF-16 -t UTF-8"),
+        ("prepare text binary.tsv --out c2", "this is no text: give a text file"),
+        ("prepare wikipedia lonely.xml --out c2", "2 of 2 links lead to pages that are not in these files"),
+        (
+            "recommend model corpus --user nosuch",
+            "no user 'nosuch' in corpus; it has 90 users, for example '1', '2'",
+        ),
+        ("recommend model corpus --user a --user b --out r.csv", "no user 'a', 'b' in corpus; it has 90 users"),
+        ("predict model --text Oslo[MASK]", "this model reads names; give a list of names (on the command line, names"),
+        ("predict model Oslo --server http://127.0.0.1:9", "the folder model and --server http://127.0.0.1:9 given"),
         ("inspect model Nobody", "'Nobody' is not among the 5 names"),
         ("inspect .", "a corpus folder holds corpus.json; . has none"),
     ],
@@ -333,6 +405,9 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, argument
     (home / "one.tsv").write_text("a\ta\na\n")
     (home / "tab.tsv").write_text("\ta\tb\n")
     (home / "spaces.txt").write_text("1 a b\n2 b c\n")
+    (home / "binary.tsv").write_bytes(bytes(range(11, 256)) * 9)
+    (home / "utf16.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("utf-16"))
+    (home / "lonely.xml").write_text(f"<mediawiki>{LONELY_PAGE}</mediawiki>")
     (home / "latin1.tsv").write_bytes("a\tb\nMalmö\tb\n".encode("latin-1"))
     before = sorted(home.iterdir())
     done = run(*arguments.split(), cwd=home, code=2)
@@ -340,6 +415,53 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(home, argument
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "make room or choose another --out"),
+        (errno.EACCES, "check the path and its permissions"),
+        (errno.ENOTDIR, "check the path and its permissions"),
+        (errno.EIO, "check the disk or the connection"),
+    ],
+)
+def test_a_file_that_fails_is_one_line_with_what_to_do(monkeypatch, capsys, code, remedy):
+    def fail() -> None:
+        raise OSError(code, os.strerror(code), "here/vocab.arrow")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    line = f"error: {os.strerror(code)} (here/vocab.arrow); {remedy}, and run the command again\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.system
+def test_the_shell_completes_commands_and_options(home):
+    installed = Path(sys.executable).with_name("superbloom")
+    for typed, expected in (("superbloom ex", ["extend"]), ("superbloom extend --over", ["--overwrite"])):
+        words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        environment = os.environ | words | {"_SUPERBLOOM_COMPLETE": "complete_bash"}
+        done = subprocess.run([installed], cwd=home, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == expected
+    assert "--install-completion" in run("--help", cwd=home).stdout
+
+
+def test_names_ids_and_rows_that_are_left_out_are_counted(tmp_path):
+    (tmp_path / "rows.tsv").write_text("a\tb\nb\ta\tc\nd\n")
+    done = run("prepare", "sequences", "rows.tsv", "--min-count", 2, "--out", "corpus", cwd=tmp_path)
+    found = dict(reversed(line.split("  ", 1)) for line in map(str.strip, done.stdout.splitlines()) if "  " in line)
+    assert (found["names"], found["rows"], found["ids"]) == ("2", "2", "4")
+    assert found["names left out: too rare"] == "2"
+    assert found["ids of these names left out"] == "2"
+    assert found["rows left out: no name is left in them"] == "1"
+    told = run("prepare", "sequences", "rows.tsv", "--min-count", 2, "--out", "again", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["left_out"] == {"names": 2, "ids": 2, "rows": 1}
+    assert "left_out" not in json.loads(
+        run("prepare", "sequences", "rows.tsv", "--out", "c", "--json", cwd=tmp_path).stdout
+    )
 
 
 def real(*words: object, cwd: Path, before: Callable[[], None]) -> subprocess.CompletedProcess[str]:

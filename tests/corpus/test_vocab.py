@@ -1,8 +1,10 @@
 """Names, ids and look-ups; damaged files are refused."""
 
 import json
+import re
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from superbloom.corpus import folded
+from superbloom.corpus.folded import PLAIN_LETTERS, FoldedOrder, fold, fold_name, with_word
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.storage.arrow import write_arrow
@@ -33,17 +37,111 @@ def test_names_and_ids_are_inverse_and_sorted(counts, data):
 )
 def test_prefix_search_gives_the_most_frequent_completions(names, prefix):
     vocab = Vocab.from_counts({name: rank for rank, name in enumerate(names)})
-    variants = {prefix, prefix[:1].upper() + prefix[1:], prefix.title(), prefix.lower(), prefix.upper()}
-    expected = [name for name in reversed(names) if name.startswith(tuple(variants))]
+    expected = [name for name in reversed(names) if name.lower().startswith(prefix.lower())]
     assert vocab.starting_with(prefix, k=5) == expected[:5]
 
 
-@pytest.mark.parametrize("typo", ["Copenhagan", "cOpenhagen", "Kopenhagen", "Cpoenhagen", "Copenhage", "Copenhagenn"])
+@pytest.mark.parametrize("typo", ["Copenhagan", "Kopenhagen", "Cpoenhagen", "Copenhage", "Copenhagenn"])
 def test_a_misspelt_name_gets_the_one_that_was_meant(typo):
     names = ["Copenhagen", "Copenhagen Airport", "Cologne", "Denmark", *(f"Name {i}" for i in range(1000))]
     vocab = Vocab.from_counts(dict.fromkeys(names, 1))
-    with pytest.raises(InputError, match=f"'{typo}' is not among the 1,004 names; closest: 'Copenhagen'"):
+    with pytest.raises(InputError, match=f"'{typo}' is not among the 1,004 names; did you mean 'Copenhagen'"):
         vocab.id(typo)
+
+
+def slowly_folded(name: str) -> str:
+    """The folded form, one character at a time."""
+    name = unicodedata.normalize("NFKD", name).lower()
+    for letter, typed in PLAIN_LETTERS.items():
+        name = name.replace(letter, typed)
+    removed = [*range(0x300, 0x370), *range(0x2B9, 0x2C0), *map(ord, "'‘’")]
+    marks = [*range(0x80, 0xC0), *range(0x2000, 0x2070), *range(0x3000, 0x3040)]
+    kept = (c for c in name if ord(c) not in removed)
+    return "".join(" " if ord(c) in marks or (c.isascii() and not c.isalnum()) else c for c in kept)
+
+
+TYPED = st.text("aZ9 _-'’‘é\u0300ßØø–、\u3000Йй日本ö¿ʻ(!", max_size=10)
+
+
+@given(st.lists(TYPED, min_size=1, max_size=30))
+def test_folding_equals_a_slow_one(names):
+    expected = [re.sub(" +", " ", slowly_folded(name)).strip(" ") for name in names]
+    assert fold(pa.array(names)).to_pylist() == expected
+    assert fold(pa.array(["x", *names])[1:]).to_pylist() == expected  # of a part of an array
+    assert [fold_name(name) for name in names] == expected
+
+
+@given(st.lists(TYPED.filter(bool), min_size=1, max_size=40, unique=True), TYPED, st.sampled_from([1, 2, 3, 256]))
+def test_folded_names_and_beginnings_equal_a_scan(names, typed, stride):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folded, "STRIDE", stride)
+        order = FoldedOrder(pa.array(names, pa.large_string()))
+        wanted = fold_name(typed)
+        forms = [fold_name(name) for name in names]
+        same = [id_ for id_, form in enumerate(forms) if form == wanted and wanted]
+        assert order.same(wanted).tolist() == same
+        beginning = [id_ for id_, form in enumerate(forms) if form.startswith(wanted)]
+        assert sorted(order.beginning(wanted).tolist()) == beginning
+    inside = [id_ for id_, form in enumerate(forms) if f" {wanted}" in form]
+    assert with_word(pa.array(names, pa.large_string()), wanted, 3) == inside[:3]
+
+
+def test_words_are_looked_for_in_every_block(monkeypatch):
+    monkeypatch.setattr(folded, "BLOCK_NAMES", 4)
+    names = pa.array([*(f"name {i}" for i in range(10)), "Monty Python", *("x",) * 5, "A Python"], pa.large_string())
+    assert with_word(names, "python", 2) == [10, 16]
+    monkeypatch.setattr(folded, "MAX_SCANNED_NAMES", 12)
+    assert with_word(names, "python", 2) == [10]
+
+
+FILMS = {"Toy Story (1995)": 9, "Toy Story 2": 8, "The Toy": 7, "Toyota": 6, "C": 5, "C++": 4, "C#": 3, "Malmö": 2}
+FILMS |= {"JAZZ": 2, "Jazz!": 1, "jazz-": 1, "Mask": 1}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("toy story (1995)", "Toy Story (1995)"),
+        ("TOY STORY 1995", "Toy Story (1995)"),
+        ("toy_story_1995", "Toy Story (1995)"),
+        ("https://en.wikipedia.org/wiki/toy_Story_2", "Toy Story 2"),
+        ("malmo", "Malmö"),
+        ("MALMÖ", "Malmö"),
+        ("Malmo\u0308", "Malmö"),  # the accent as a letter of its own
+        ("c", "C"),
+        ("c++", "C++"),  # C, C++ and C# fold to the same, but only one differs in case alone
+        ("Jazz", "JAZZ"),
+        ("Jazz!", "Jazz!"),  # exact
+    ],
+)
+def test_a_name_is_found_as_people_type_it(typed, meant):
+    vocab = Vocab.from_counts(FILMS)
+    assert vocab.name(vocab.id(typed)) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        ("Toy Story", "'Toy Story (1995)' or 'Toy Story 2'"),  # a beginning is suggested, even if only one name has it
+        ("toy", "'Toy Story (1995)', 'Toy Story 2' or 'The Toy'"),
+        ("Toyo", "'Toyota'"),
+        ("C;", "'C', 'C++' or 'C#'"),  # several: the most frequent first
+        ("jazz.", "'JAZZ', 'Jazz!' or 'jazz-'"),
+        ("Malmø s", "'Malmö'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_those_that_may_be_meant(typed, suggested):
+    with pytest.raises(InputError) as refused:
+        Vocab.from_counts(FILMS).id(typed)
+    assert str(refused.value) == f"{typed!r} is not among the 12 names; did you mean {suggested}?"
+
+
+def test_no_order_is_made_for_exact_names():
+    vocab = Vocab.from_counts(FILMS)
+    assert vocab.id("Toyota") == 3
+    assert "folded" not in vars(vocab)
+    assert vocab.find("toyota") is None  # programs find exact names only
+    assert "toyota" not in vocab
 
 
 def test_a_name_close_to_no_other_gets_no_suggestion():

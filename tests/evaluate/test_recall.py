@@ -3,9 +3,10 @@
 from collections import Counter, defaultdict
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from superbloom import Superbloom
+from superbloom import Corpus, Superbloom
 from superbloom.config import EvaluateOptions
 from superbloom.corpus.cooccurrence import similarity
 from superbloom.errors import InputError
@@ -88,3 +89,68 @@ def test_options_may_be_given_as_an_object_or_as_keywords(ring_corpus):
     assert evaluate(predictor, ring_corpus, options, rows=5)["rows"] == 5
     with pytest.raises(InputError, match=r"unknown options \['row'\]; beam, max_rounds, split, rows, draws"):
         evaluate(predictor, ring_corpus, row=5)
+
+
+@pytest.fixture(scope="module")
+def older_and_newer() -> tuple[Superbloom, Superbloom, Corpus]:
+    """A model of names a0 to a9, and one continued on a newer corpus that also has b0 to b4, which stand alone."""
+    older = [[f"a{(i + j) % 10}" for j in range(4)] for i in range(60)]
+    newer = older + [["b0", "b1", "b2", "b3", "b4"], ["a0", "b3", "a1"]] * 30
+    first = Superbloom(alpha=3, num_hashes=2, dim=16, heads=2).fit(Corpus.from_sequences(older), steps=5, quiet=True)
+    corpus = Corpus.from_sequences(newer)
+    return first, Superbloom().fit(corpus, from_model=first, steps=5, quiet=True), corpus
+
+
+@pytest.mark.system
+def test_hidden_names_that_a_model_does_not_know_count_as_missed(older_and_newer):
+    old, continued, corpus = older_and_newer
+    figures, later = (model.evaluate(corpus, split="train") for model in (old, continued))
+    hidden = HeldOut.of(corpus, "train", old.model.config.seq_len)
+    unknown = sum(corpus.vocab.name(int(target)).startswith("b") for target in hidden.targets)
+    assert 0 < unknown < len(hidden)
+    assert figures["unknown"] == {"names": 5, "of": 15, "hidden": unknown}
+    assert "unknown" not in later
+    assert figures["rows"] == later["rows"] == len(hidden)
+    assert figures["yardsticks"] == later["yardsticks"]  # of the same hidden elements, whatever a model knows
+    # Ten names and k = 20: every hidden name that it knows is found, and no other.
+    for ranked in (figures["recall"], figures["network"]):
+        assert ranked["20"]["value"] == pytest.approx(1 - unknown / len(hidden))
+    assert later["recall"]["20"]["value"] == 1
+
+
+@pytest.mark.system
+def test_a_corpus_of_known_names_is_measured_as_before(older_and_newer):
+    """Rows without unknown names, in a corpus that numbers its names in another order than the model."""
+    old, *_ = older_and_newer
+    rows = [[f"a{(3 * i + j) % 10}" for j in range(3)] for i in range(80)]
+    corpus = Corpus.from_sequences([*rows, *[["a7", "a8"]] * 50])
+    ours, theirs = old.evaluate(corpus), evaluate(old.predictor, corpus.under(old.model.vocab))
+    assert corpus.vocab.names(range(10)) != old.model.vocab.names(range(10))
+    assert "unknown" not in ours
+    for name in ("recall", "network", "memory", "ndcg", "ghosts", "negative log-likelihood", "coverage"):
+        assert ours[name] == theirs[name], name
+
+
+def test_rows_in_order_of_time_are_cut_where_they_were(older_and_newer):
+    old, *_ = older_and_newer
+    events = pa.table({"user_id": [1] * 6, "item_id": ["a1", "b1", "a2", "b2", "a3", "a4"]})
+    corpus = Corpus.from_interactions(events, min_item_count=1)
+    known = corpus.under(old.model.vocab, drop_unknown=True)
+    assert known.vocab.names(known.row(0)) == ["a1", "a2", "a3", "a4"]
+    assert [corpus.cuts[split].tolist() for split in ("valid", "test")] == [[4], [5]]
+    assert [known.cuts[split].tolist() for split in ("valid", "test")] == [[2], [3]]
+
+
+def test_contexts_are_read_without_names_that_are_not_known():
+    mask, pad = int(Special.MASK), int(Special.PAD)
+    hidden = HeldOut(
+        np.array([[3, 0, 1, mask], [mask, 0, 2, pad], [0, 0, mask, 3]]),
+        np.array([3, 0, 2]),
+        np.array([1, 0, 2]),
+        before=[np.array([3, 0, 1]), np.array([], np.int64), np.array([0, 2])],
+    )
+    found = hidden.under(np.array([-1, 5, 6, 7]), np.array([-1, 5, 6, 7]))
+    assert found.ids.tolist() == [[7, 5, mask, pad], [mask, 6, pad, pad], [mask, 7, pad, pad]]
+    assert (found.places.tolist(), found.targets.tolist()) == ([2, 0, 0], [5, -1, 6])
+    assert [ids.tolist() for ids in found.before] == [[7, 5], [], [6]]
+    assert found.take(np.array([2])).targets.tolist() == [6]

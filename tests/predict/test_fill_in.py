@@ -54,7 +54,7 @@ def test_what_cannot_be_asked_is_told(model, ring_corpus):
         with pytest.raises(InputError, match=r"a text of .* characters with .* masks given; this model reads up to 16"):
             model.predict(text)
     plain = Superbloom(alpha=2, dim=16).fit(ring_corpus, steps=1, quiet=True)
-    with pytest.raises(InputError, match=r"the text 'ring \[MASK\]' given as context; give a list of names"):
+    with pytest.raises(InputError, match=r"the text 'ring \[MASK\]' given, but this model reads names; give a list"):
         plain.predict("ring [MASK]")
 
 

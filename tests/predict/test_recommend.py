@@ -202,6 +202,22 @@ def test_a_newer_log_may_have_items_the_model_does_not_know(fitted, folders, tmp
     assert told.stderr == "1 names not among the 60 known ones: 'new'; left out\n"
 
 
+def test_evaluate_counts_new_items_as_missed_and_says_how_many(folders, tmp_path):
+    rows = [[f"n{(start + i) % 60:02d}" for i in range(5)] for start in range(40)] + [["n00", "n01", "new"]] * 40
+    Corpus.from_sequences(rows).save(tmp_path / "newer")
+    told = superbloom("evaluate", folders / "model", tmp_path / "newer", "--split", "train").stdout
+    figures = json.loads(
+        superbloom("evaluate", folders / "model", tmp_path / "newer", "--split", "train", "--json").stdout
+    )
+    hidden = figures["unknown"]["hidden"]
+    assert 0 < hidden < figures["rows"]
+    assert figures["unknown"] == {"names": 1, "of": 45, "hidden": hidden}
+    line = (
+        f"1 of the corpus's 45 names are not known to this model: {hidden} of {figures['rows']} hidden elements count"
+    )
+    assert line in " ".join(told.split())
+
+
 FORMULAS = ["=1+1", "+1", "-1", "@a", "\tb", "\rc"]
 
 
@@ -263,7 +279,7 @@ def test_the_command_extends_a_model(folders, tmp_path):
     first, second = (model.bloom.table[model.vocab.id(name)] for name in ("n58", "n59"))
     assert model.bloom.table[60].tolist() == [first[0], second[1]]
     (tmp_path / "names.txt").write_text("\n".join(f"name {i}" for i in range(50)))
-    message = superbloom(*asked[:3], "--out", tmp_path / "more", code=2).stderr
+    message = superbloom(*asked[:3], "--out", tmp_path / "other", code=2).stderr
     assert "50 new names, but reserve=0.25 has room for 30 more than the 60 there are" in message
 
 

@@ -97,7 +97,7 @@ def test_the_table_has_a_row_for_each_neighbour(fitted):
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(fitted):
-    with pytest.raises(UnknownNameError, match="'alon' is not among the 61 names; closest: 'alone'"):
+    with pytest.raises(UnknownNameError, match="'alon' is not among the 61 names; did you mean 'alone'"):
         fitted.similar(["n10", "alon"])
     with pytest.raises(UnknownNameError):
         fitted.similar_items(["n999"])
@@ -123,7 +123,7 @@ def test_the_command_prints_neighbours_and_where_they_come_from(fitted, tmp_path
     done = run("similar", "model", "n10", "--network-only", cwd=tmp_path)
     assert len(done.stdout.splitlines()) == 10
     done = run("similar", "model", "alon", cwd=tmp_path, code=2)
-    assert done.stderr == "error: 'alon' is not among the 61 names; closest: 'alone'\n"
+    assert done.stderr == "error: 'alon' is not among the 61 names; did you mean 'alone'?\n"
 
 
 def test_a_server_finds_the_names_that_the_folder_finds(fitted, tmp_path):
@@ -135,7 +135,7 @@ def test_a_server_finds_the_names_that_the_folder_finds(fitted, tmp_path):
             here = run("similar", "model", *asked, cwd=tmp_path)
             assert (there.stdout, there.stderr) == (here.stdout, here.stderr)
         wrong = run("similar", "alon", "--server", url, "--api-key", KEY, cwd=tmp_path, code=2)
-        assert wrong.stderr == "error: 'alon' is not among the 61 names; closest: 'alone'\n"
+        assert wrong.stderr == "error: 'alon' is not among the 61 names; did you mean 'alone'?\n"
         assert run("similar", "n10", "--server", url, cwd=tmp_path, code=2).stderr.startswith("error: ")
         chosen = run("similar", "n10", "--network-only", "--server", url, "--api-key", KEY, cwd=tmp_path, code=2)
         assert "the server's to choose; leave them out with --server" in chosen.stderr

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from superbloom.corpus import Corpus, split_of
 from superbloom.errors import InputError
+from superbloom.prepare.interactions import events as steps
 from superbloom.prepare.interactions import from_interactions
 from tests.support.cases import CASES
 from tests.support.logs import LOG, LOOSE, described, lines, reference, table
@@ -95,7 +96,8 @@ def test_users_and_items_become_text(users, keys):
     assert corpus.info["dropped"] == ({"without a user": missing} if missing else {})
 
 
-def test_what_is_missing_is_left_out_and_counted(tmp_path, prepared):
+def test_what_is_missing_is_left_out_and_counted(tmp_path, prepared, monkeypatch):
+    monkeypatch.setattr(steps, "MAX_UNREADABLE_SHARE", 0.5)
     rows = [
         "u,a,1",
         ",a,2",
@@ -121,7 +123,8 @@ def test_what_is_missing_is_left_out_and_counted(tmp_path, prepared):
     }
 
 
-def test_dates_are_read_one_by_one_where_some_cannot(tmp_path, prepared):
+def test_dates_are_read_one_by_one_where_some_cannot(tmp_path, prepared, monkeypatch):
+    monkeypatch.setattr(steps, "MAX_UNREADABLE_SHARE", 0.5)
     times = ["2020-01-03", "2020-01-02T10:00:00.5Z", "2020-13-01", "2020-01-02 11:00:00+02:00", "2020-01-01T00", "nan"]
     (tmp_path / "log.csv").write_text("user_id,item_id,ts\n" + "".join(f"u,{n},{t}\n" for n, t in enumerate(times)))
     found = described(prepared([tmp_path / "log.csv"], time="ts", **LOOSE))

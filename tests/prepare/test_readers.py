@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ READERS = {
         {"workers": 1},
         {"counts", "top_100", "top_tenth", "damage"},
         ("", 5),
-        "reading",
+        "reading|merging names|numbering names|following links",
     ),
     "text": Reader(
         prepare_text,
@@ -117,7 +117,7 @@ def test_a_folder_has_one_writer(tmp_path: Path, reader: Reader, file: Path) -> 
     code = """if True:
         import sys
         from superbloom.storage import only_writer
-        with only_writer(sys.argv[1], "corpus"):
+        with only_writer(sys.argv[1], "corpus", overwrite=False):
             print("locked", flush=True)
             input()
     """
@@ -128,8 +128,22 @@ def test_a_folder_has_one_writer(tmp_path: Path, reader: Reader, file: Path) -> 
         with pytest.raises(InputError, match="another process is writing"):
             reader.prepare(file, tmp_path / "corpus", **reader.given)
         process.communicate(b"\n")
-    with only_writer(tmp_path / "corpus", "corpus"):
+    with only_writer(tmp_path / "corpus", "corpus", overwrite=False):
         reader.prepare(file, tmp_path / "corpus", **reader.given)
+
+
+def test_a_corpus_that_is_there_is_refused_before_anything_is_read(tmp_path: Path, reader: Reader, file: Path) -> None:
+    reader.prepare(file, tmp_path / "corpus", **reader.given)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    def watch(what: str, total: int | None, in_bytes: bool) -> NoReturn:
+        pytest.fail(f"{what} began")
+
+    with pytest.raises(InputError, match="corpus already holds a corpus; --overwrite"):
+        reader.prepare(file, tmp_path / "corpus", **reader.given, watch=watch)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    reader.prepare(file, tmp_path / "corpus", **reader.given, overwrite=True)
+    assert (tmp_path / "corpus" / "corpus.json").stat().st_mtime_ns > before[tmp_path / "corpus" / "corpus.json"]
 
 
 def test_each_step_is_watched(tmp_path: Path, reader: Reader, file: Path) -> None:
@@ -168,6 +182,9 @@ def test_integers_of_numpy_and_numbers_of_columns_are_stored_as_json(tmp_path: P
         "user": "0",
         "item": "1",
         "time": None,
+        "time_format": None,
+        "rating": None,
+        "min_rating": None,
         "max_names": None,
         "split": "last",
         "drop_repeats": False,

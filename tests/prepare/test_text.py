@@ -54,7 +54,7 @@ def spelled(corpus: Corpus) -> dict[str, list[str]]:
 
 
 def prepared(tmp_path, files, **options) -> Corpus:
-    prepare_text(files, tmp_path / "corpus", **options)
+    prepare_text(files, tmp_path / "corpus", overwrite=True, **options)
     return Corpus.open(tmp_path / "corpus")
 
 
@@ -383,7 +383,7 @@ def test_the_command(tmp_path, mini, monkeypatch, capsys):
     assert (rows["word pieces"], rows["unigrams"], rows["bigrams"]) == ("57", "5", "4")
     assert f"train {tmp_path / 'corpus'} --out {tmp_path / 'corpus'}-model --preset text" in told.out
     assert "1 of 33 words are not covered" in told.err
-    monkeypatch.setattr(sys, "argv", [*command, "--json", "--cased"])
+    monkeypatch.setattr(sys, "argv", [*command, "--json", "--cased", "--overwrite"])
     with pytest.raises(SystemExit):
         main()
     assert json.loads(capsys.readouterr().out)["counts"]["documents"] == 3
@@ -410,7 +410,9 @@ def test_the_command_as_a_process_takes_stdin_and_prints_one_document(tmp_path, 
     given = TEXT.encode() + b"\n\ncaf\xe9\n"
     with launch.shell_path() as path:
         options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "input": given, "capture_output": True}
-        done, strict = (subprocess.run(words, **options, timeout=120) for words in (command, command[:-4]))
+        done, strict = (
+            subprocess.run(words, **options, timeout=120) for words in (command, [*command[:-4], "--overwrite"])
+        )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["corpus"], told["counts"]["documents"]) == ("corpus", 4)

@@ -1,6 +1,7 @@
 """Reading Wikipedia dumps: each rule by an example, and broken files."""
 
 import bz2
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from superbloom.corpus.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.prepare.wikipedia import parts, prepare_wikipedia
+from superbloom.prepare import wikipedia
+from superbloom.prepare.wikipedia import parts, prepare_wikipedia, resume
 from superbloom.prepare.wikipedia.merge import follow_redirects
 from superbloom.prepare.wikipedia.parts import ARTICLE, NOWHERE, Parser, Rules
 from superbloom.prepare.wikipedia.report import DROPPED
@@ -236,19 +238,20 @@ def test_several_files_are_one_wiki(tmp_path: Path) -> None:
     one.write_bytes(bz2.compress(dump(page("A", "[[B]] [[R]]"))))
     two.write_bytes(dump(page("B", "[[A]]"), page("R", "#REDIRECT [[B]]"), page("A", "[[repeated]]")))
     notices: list[str] = []
-    taken: list[int] = []
+    taken: dict[str, list[int]] = {}
     watched: list[tuple[str, int | None, bool]] = []
 
     @contextmanager
     def watch(what: str, total: int | None, in_bytes: bool) -> Iterator[Callable[[int], None]]:
         watched.append((what, total, in_bytes))
-        yield taken.append
+        yield taken.setdefault(what, []).append
 
     found, report = read_rows(one, two, notice=notices.append, watch=watch)
     assert found == {"A": ["B", "B"], "B": ["A"]}
     assert (report.counts["repeated titles"], report.counts["of repeated titles"], notices) == (1, 1, [])
-    assert sum(taken) == one.stat().st_size + two.stat().st_size
-    assert watched == [("reading", sum(taken), True)]
+    assert watched[0] == ("reading", one.stat().st_size + two.stat().st_size, True)
+    assert [what for what, *_ in watched] == ["reading", "merging names", "numbering names", "following links"]
+    assert {what: sum(done) for what, done in taken.items()} == {what: total or 0 for what, total, _ in watched}
 
 
 def test_report_accounts_for_every_link(tmp_path: Path) -> None:
@@ -324,6 +327,57 @@ def test_a_folder_whose_name_is_a_pattern_has_its_own_parts(tmp_path: Path, out:
     for folder in (out, "plain"):
         prepare_wikipedia([path], tmp_path / folder)
     assert Corpus.open(tmp_path / out).fingerprint() == Corpus.open(tmp_path / "plain").fingerprint()
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_refused_run_leaves_nothing_behind_unless_it_read_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    path, notices = tmp_path / "dump.xml", list[str]()
+    path.write_bytes(dump(page("A", "[[B]]"), page("B", "[[A]]")))
+    monkeypatch.setattr(wikipedia, "KEEP_SECONDS", -1 if is_long else 60)
+    with pytest.raises(InputError, match="0 of 2 names are left by min_count=9"):
+        prepare_wikipedia([path], tmp_path / "corpus", min_count=9, notice=notices.append)
+    assert (tmp_path / "corpus.parts").exists() == is_long
+    assert len(notices) == is_long
+    prepare_wikipedia([path], tmp_path / "corpus", notice=notices.append)
+    assert [line.startswith("resuming from ") for line in notices[1:]] == [True] * is_long
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["corpus", "dump.xml"]
+
+
+def test_parts_of_another_parser_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder, notices = tmp_path / "dump.xml", tmp_path / "corpus.parts", list[str]()
+    path.write_bytes(dump(page("A", "[[B]]")))
+    resume.start_or_resume(folder, [str(path)], False, notices.append)
+    (folder / "000-000000.done").touch()
+    resume.start_or_resume(folder, [str(path)], False, notices.append)
+    assert notices == [f"resuming from {folder}: 1 pieces are done"]
+    monkeypatch.setattr(resume, "PARSER_FILES", resume.PARSER_FILES[1:])  # as if other code had made them
+    resume.start_or_resume(folder, [str(path)], False, notices.append)
+    assert [entry.name for entry in folder.iterdir()] == [resume.TICKET]
+    assert len(notices) == 1
+
+
+def test_a_corpus_from_before_the_killed_run_is_not_replaced(tmp_path: Path) -> None:
+    path, out = tmp_path / "dump.xml", tmp_path / "corpus"
+    path.write_bytes(dump(page("A", "[[B]]"), page("B", "[[A]]")))
+    prepare_wikipedia([path], out)
+    before = (out / "corpus.json").stat().st_mtime_ns
+    resume.start_or_resume(
+        tmp_path / "corpus.parts", [str(path)], False, lambda _: None
+    )  # with --overwrite, then killed
+    with pytest.raises(InputError, match="already holds a corpus; --overwrite"):
+        prepare_wikipedia([path], out)
+    assert (out / "corpus.json").stat().st_mtime_ns == before
+    os.utime(out / "corpus.json")  # now it is the corpus of the killed run, which had its parts left to remove
+    prepare_wikipedia([path], out)
+    assert not (tmp_path / "corpus.parts").exists()
+
+
+def test_every_file_of_the_parser_counts() -> None:
+    """A file that is renamed would silently drop out of the checksum."""
+    for name in resume.PARSER_FILES:
+        assert Path(resume.__file__).with_name(name).is_file()
 
 
 def test_prolog_before_mediawiki_is_allowed(tmp_path: Path) -> None:

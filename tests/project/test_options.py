@@ -12,18 +12,19 @@ from tools.options_page import GROUPS, PAGE, page
 
 # The commands that take the options of a dataclass.
 COMMANDS = {
-    "train": (config.ModelConfig, config.TrainConfig),
+    "demo": (config.WriteOptions,),
+    "train": (config.ModelConfig, config.TrainConfig, config.WriteOptions),
     "plan": (config.ModelConfig, config.TrainConfig),
     "predict": (config.QueryOptions, config.HeadOptions),
-    "evaluate": (config.EvaluateOptions, config.HeadOptions),
-    "recommend": (config.RecommendOptions,),
+    "evaluate": (config.EvaluateOptions, config.HeadOptions, config.WriteOptions),
+    "recommend": (config.RecommendOptions, config.WriteOptions),
     "similar": (config.SimilarOptions,),
-    "extend": (config.ExtendOptions,),
+    "extend": (config.ExtendOptions, config.WriteOptions),
     "serve": (config.Settings, config.HeadOptions),
-    "prepare sequences": (config.SequencesOptions,),
-    "prepare interactions": (config.InteractionsOptions,),
-    "prepare wikipedia": (config.WikipediaOptions,),
-    "prepare text": (config.TextOptions,),
+    "prepare sequences": (config.SequencesOptions, config.WriteOptions),
+    "prepare interactions": (config.InteractionsOptions, config.WriteOptions),
+    "prepare wikipedia": (config.WikipediaOptions, config.WriteOptions),
+    "prepare text": (config.TextOptions, config.WriteOptions),
 }
 
 

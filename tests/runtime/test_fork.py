@@ -142,7 +142,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
 """
     lines = parent(code, folder).splitlines()
     assert lines[:2] == ["True", "True"]
-    assert lines[2].startswith("UnknownNameError 'name 1x' is not among the 40,000 names; closest: 'name 1")
+    assert lines[2].startswith("UnknownNameError 'name 1x' is not among the 40,000 names; did you mean 'name 1")
 
 
 @pytest.mark.system

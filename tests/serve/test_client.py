@@ -104,7 +104,7 @@ def test_similar_names_are_those_of_the_predictor(url):
     assert (alone.source, len(alone.neighbours)) == ("network", 3)
     with pytest.raises(InputError, match=r"the text 'ring 1 name 2' given as names; give a list of names"):
         Client(url).similar(ONE)
-    with pytest.raises(InputError, match="is not among the 215 names; closest: "):
+    with pytest.raises(InputError, match="is not among the 215 names; did you mean "):
         Client(url).similar(["ring 1 name 22"])
     with pytest.raises(InputError, match="names: "):
         Client(url).similar([])
@@ -122,7 +122,7 @@ def test_names_are_found_whatever_they_hold(url):
 
 def test_what_the_server_refuses_is_an_input_error_with_its_line(url):
     asked = Client(url)
-    with pytest.raises(InputError, match="'ring 1 name 22' is not among the 215 names; closest: 'ring 1 name 2'"):
+    with pytest.raises(InputError, match="'ring 1 name 22' is not among the 215 names; did you mean 'ring 1 name 2'"):
         asked.predict(["ring 1 name 22"])
     with pytest.raises(InputError, match="'nobody' is not among the 215 names"):
         asked.name("nobody")

@@ -35,7 +35,8 @@ def test_unknown_names_are_told_with_the_closest(names, path, body):
     assert answer.status_code == 422
     closest = answer.json()["closest"][MISSPELT]
     assert closest[0] == ONE
-    line = f"'{MISSPELT}' is not among the 215 names; closest: " + ", ".join(map(repr, closest))
+    *others, last = map(repr, closest)
+    line = f"'{MISSPELT}' is not among the 215 names; did you mean {', '.join(others)} or {last}?"
     assert answer.json()["error"] == line
 
 
@@ -43,7 +44,7 @@ def test_an_unknown_name_to_look_up_is_not_found(names):
     answer = names.get(f"/v1/names/{MISSPELT}")
     assert answer.status_code == 404
     assert answer.json()["closest"][MISSPELT][0] == ONE
-    assert answer.json()["error"].startswith(f"'{MISSPELT}' is not among the 215 names; closest: '{ONE}'")
+    assert answer.json()["error"].startswith(f"'{MISSPELT}' is not among the 215 names; did you mean '{ONE}'")
 
 
 LIMITS: list[tuple[str, Callable[[int], Any], int, str]] = [

@@ -32,14 +32,14 @@ def test_an_error_while_writing_leaves_the_old_folder_and_nothing_else(saved):
         (temporary / "half").write_text("written")
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), new_folder(saved, "corpus", CONTENT) as temporary:
+    with pytest.raises(KeyboardInterrupt), new_folder(saved, "corpus", CONTENT, overwrite=True) as temporary:
         fail(temporary)
     assert contents(saved) == before
     assert beside(saved) == ["corpus"]
 
 
 def test_an_error_leaves_no_new_folder(tmp_path):
-    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "corpus", "corpus", CONTENT):
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "corpus", "corpus", CONTENT, overwrite=False):
         _ = 1 / 0
     assert list(tmp_path.iterdir()) == []
 
@@ -135,14 +135,49 @@ def test_a_folder_that_cannot_be_read_is_not_called_anothers(saved, monkeypatch)
     failing = OSError(errno.EIO, os.strerror(errno.EIO))
     monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(failing))
     with pytest.raises(OSError, match="Input/output error"):
-        check_replaceable(saved, "corpus")
+        check_replaceable(saved, "corpus", overwrite=True)
 
 
 def test_what_appears_while_writing_is_not_replaced_either(tmp_path):
     path = tmp_path / "corpus"
-    with pytest.raises(InputError, match="is not a corpus folder"), new_folder(path, "corpus", CONTENT):
+    with pytest.raises(InputError, match="is not a corpus folder"), new_folder(path, "corpus", CONTENT, overwrite=True):
         _put({"thesis.tex": "three years of work"})(path)
     assert contents(tmp_path) == {"corpus/thesis.tex": b"three years of work"}
+
+
+def test_a_folder_of_the_same_kind_is_refused_without_overwrite(saved):
+    before = contents(saved)
+    words = "corpus already holds a corpus; --overwrite .overwrite=True in Python. replaces it, or choose another --out"
+    with pytest.raises(InputError, match=words), only_writer(saved, "corpus", overwrite=False):
+        pytest.fail("the block must not begin")
+    with pytest.raises(InputError, match=words):
+        Corpus.from_sequences([["x", "y"]] * 9).save(saved, overwrite=False)
+    assert contents(saved) == before
+
+
+def test_a_folder_that_appears_while_writing_is_refused_without_overwrite(tmp_path):
+    path = tmp_path / "corpus"
+    with pytest.raises(InputError, match="already holds a corpus"), new_folder(path, "corpus", CONTENT, False):
+        shutil.copytree(_saved(tmp_path / "elsewhere"), path)
+    assert Corpus.open(path).num_ids == 2
+
+
+def _saved(folder: Path) -> Path:
+    Corpus.from_sequences([["x", "y"]] * 9).save(folder)
+    return folder
+
+
+def test_a_model_is_replaced_by_save_pretrained_unless_that_is_refused(tmp_path, models):
+    """Like Hugging Face's: the line that names the folder is the line that writes it (docs/decisions.md)."""
+    model = Superbloom.from_pretrained(models / "old")
+    model.save_pretrained(tmp_path / "model")
+    before = contents(tmp_path / "model")
+    with pytest.raises(InputError, match="model already holds a model; --overwrite"):
+        model.save_pretrained(tmp_path / "model", overwrite=False)
+    assert contents(tmp_path / "model") == before
+    model.metrics["history"] = []
+    model.save_pretrained(tmp_path / "model")
+    assert contents(tmp_path / "model") != before
 
 
 def test_a_manifest_too_long_to_be_read_is_not_written(saved):
@@ -201,7 +236,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_what_fails_leaves_no_empty_folders(tmp_path):
-    with pytest.raises(KeyError), only_writer(tmp_path / "a" / "b" / "corpus", "corpus"):
+    with pytest.raises(KeyError), only_writer(tmp_path / "a" / "b" / "corpus", "corpus", overwrite=False):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 

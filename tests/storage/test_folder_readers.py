@@ -129,5 +129,5 @@ def test_a_folder_replaced_while_it_is_looked_at_can_still_be_replaced(saved, mo
         return found
 
     monkeypatch.setattr(folder_module, function, replacing)
-    check_replaceable(saved, "corpus")
+    check_replaceable(saved, "corpus", overwrite=True)
     assert Corpus.open(saved).fingerprint() == two.fingerprint()

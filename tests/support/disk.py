@@ -351,6 +351,10 @@ def of_models(folder: Path) -> None:
     Superbloom(**small).fit(other, steps=2, quiet=True).save_pretrained(folder / "model")
 
 
+def of_a_corpus(folder: Path) -> None:
+    rings(num_rings=12, rows=300).save(folder / "corpus")
+
+
 def of_a_run(folder: Path) -> None:
     """The same, where a run has done half of its steps; its model stands in the old one's place."""
     of_models(folder)
@@ -381,28 +385,36 @@ RECOMMEND = ("recommend", "HERE/model", "HERE/corpus", "--users-file", "HERE/use
 REPRODUCE = ("reproduce", "HERE/corpus", "--out", "HERE/paper", "--only", "examples", "--budget", "0.01m")
 CASES = {
     "prepare sequences": Case(
-        ("prepare", "sequences", "HERE/rows.tsv", "--out", "HERE/out"), of_sequences, {"out": "corpus"}
+        ("prepare", "sequences", "HERE/rows.tsv", "--out", "HERE/out", "--overwrite"), of_sequences, {"out": "corpus"}
     ),
     "prepare interactions": Case(
-        ("prepare", "interactions", "HERE/log.csv", "--time", "at", "--out", "HERE/out"),
+        ("prepare", "interactions", "HERE/log.csv", "--time", "at", "--out", "HERE/out", "--overwrite"),
         of_interactions,
         {"out": "corpus"},
     ),
-    "prepare text": Case(("prepare", "text", "HERE/text.txt", "--out", "HERE/out"), of_text, {"out": "corpus"}),
+    "prepare text": Case(
+        ("prepare", "text", "HERE/text.txt", "--out", "HERE/out", "--overwrite"), of_text, {"out": "corpus"}
+    ),
     "prepare wikipedia": Case(
-        ("prepare", "wikipedia", "HERE/dump.xml", "--out", "HERE/out", "--workers", 1),
+        ("prepare", "wikipedia", "HERE/dump.xml", "--out", "HERE/out", "--overwrite", "--workers", 1),
         of_pages,
         {"out": "corpus"},
         again=("--workers", 1),
         keeps="out.parts",
     ),
-    "train": Case(TRAIN, of_models, {"model": "model"}, again=("--resume",), keeps="model.run"),
+    "train": Case((*TRAIN, "--overwrite"), of_models, {"model": "model"}, again=("--overwrite",), keeps="model.run"),
     "train --resume": Case((*TRAIN, "--resume"), of_a_run, {"model": "model"}, again=("--resume",), keeps="model.run"),
-    "extend": Case(("extend", "HERE/model", "HERE/names.txt", "--out", "HERE/model"), of_growth, {"model": "model"}),
-    "evaluate": Case(
-        ("evaluate", "HERE/model", "HERE/corpus", "--out", "HERE/report"), of_reports, {"report": "report"}
+    "extend": Case(
+        ("extend", "HERE/model", "HERE/names.txt", "--out", "HERE/model", "--overwrite"), of_growth, {"model": "model"}
     ),
-    "recommend to CSV": Case((*RECOMMEND, "HERE/out.csv"), of_reports, {"out.csv": "csv"}),
-    "recommend to Parquet": Case((*RECOMMEND, "HERE/out.parquet"), of_reports, {"out.parquet": "parquet"}),
+    "evaluate": Case(
+        ("evaluate", "HERE/model", "HERE/corpus", "--out", "HERE/report", "--overwrite"),
+        of_reports,
+        {"report": "report"},
+    ),
+    "recommend to CSV": Case((*RECOMMEND, "HERE/out.csv", "--overwrite"), of_reports, {"out.csv": "csv"}),
+    "recommend to Parquet": Case(
+        (*RECOMMEND, "HERE/out.parquet", "--overwrite"), of_reports, {"out.parquet": "parquet"}
+    ),
     "reproduce": Case(REPRODUCE, of_models, {"paper": "report"}, again=("--json",)),
 }

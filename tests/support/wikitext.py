@@ -67,7 +67,7 @@ def read_page(block: str, site: Site) -> Page:
 
 def read_rows(*paths: Path, **options: object) -> tuple[dict[str, list[str]], WikipediaReport]:
     out = paths[0].with_name("corpus")
-    report = prepare_wikipedia(paths, out, **options)
+    report = prepare_wikipedia(paths, out, overwrite=True, **options)
     corpus = Corpus.open(out)
     keys = corpus.sequences["key"].to_pylist()
     return {key: corpus.vocab.names(corpus.row(row)) for row, key in enumerate(keys)}, report

@@ -69,7 +69,7 @@ def straight_into_place() -> None:
     """Folders are written under their final names."""
 
     @contextmanager
-    def new_folder(path, kind, content):
+    def new_folder(path, kind, content, overwrite):
         shutil.rmtree(path)
         Path(path).mkdir()
         yield Path(path)

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_without_the_lock_it_is_noticed(tmp_path, name):
 
 
 def test_a_training_is_not_gone_on_with_while_it_runs(tmp_path):
-    two = Two(disk.CASES["train"], tmp_path)
+    two = Two(replace(disk.CASES["train"], command=disk.TRAIN, files=disk.of_a_corpus), tmp_path)
     for option in ("--resume", "--overwrite"):
         code, printed = two.second(option)
         assert code == 2

@@ -222,6 +222,13 @@ def test_a_list_is_not_a_corpus():
         Superbloom().fit([["a", "b"]])
 
 
+def test_options_that_no_corpus_allows_are_refused_at_once():
+    with pytest.raises(InputError, match="alpha=-1: 1 or more is allowed"):
+        Superbloom(alpha=-1)
+    with pytest.raises(InputError, match="heads=3 does not divide dim=64"):
+        Superbloom("sequence", dim=64, heads=3)
+
+
 def test_options_and_presets_that_do_not_exist_are_refused():
     with pytest.raises(InputError, match=r"unknown options \['depth'\]; num_hashes, alpha, hash_seed"):
         Superbloom(depth=3)

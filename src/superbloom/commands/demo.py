@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from superbloom.commands.console import command
-from superbloom.config import train_config
+from superbloom.commands.options import may_overwrite, options_of
+from superbloom.config import WriteOptions, train_config
 from superbloom.config.training import DEFAULT_MINUTES
 from superbloom.special import MASK_TEXT
 
@@ -24,9 +25,11 @@ QUERIES = (
 )
 
 
+@options_of(WriteOptions)
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for model and corpus.")] = Path("superbloom-demo"),
     minutes: Annotated[float, typer.Option(help="How long to train.")] = DEFAULT_MINUTES,
+    **options: Any,
 ) -> None:
     """Train on built-in Wikipedia links for five minutes, compare with yardsticks, answer queries."""
     from rich.console import Console
@@ -39,7 +42,8 @@ def demo(
     console = Console()
     model_folder, corpus_folder = out / "model", out / "corpus"
     train_config(minutes=minutes)  # refuses a time that cannot be, before anything is written
-    with only_writer(model_folder, "model"), only_writer(corpus_folder, "corpus"):
+    overwrite = may_overwrite(options)
+    with only_writer(model_folder, "model", overwrite), only_writer(corpus_folder, "corpus", overwrite):
         corpus = bundled_corpus()
         corpus.save(corpus_folder)
         counts = corpus.counts()

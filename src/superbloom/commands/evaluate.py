@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import print_json
-from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, options_of
-from superbloom.config import EvaluateOptions, HeadOptions, make
+from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, may_overwrite, options_of
+from superbloom.config import EvaluateOptions, HeadOptions, WriteOptions, make
 from superbloom.errors import InputError
 
+REPORT_FILES = ("metrics.json", "deciles.png", "calibration.png")
 
-@options_of(EvaluateOptions, HeadOptions)
+
+@options_of(EvaluateOptions, HeadOptions, WriteOptions)
 def evaluate(
     model: ModelFolder,
     corpus: CorpusFolder,
@@ -26,7 +28,7 @@ def evaluate(
 ) -> None:
     """rec@1/10/20 on held-out rows (Sec. 3.1), beside network and memory alone, and answers that only count."""
     if out is not None:
-        check_report_folder(out)
+        check_report_folder(out, may_overwrite(options))
     figures = _measure(model, corpus, make(EvaluateOptions, given(EvaluateOptions, options)), options)
     if out is not None:
         _write(figures, out)
@@ -47,6 +49,13 @@ def evaluate(
         f"ghosts {figures['ghosts']:.1%} of ten answers; calibration error {figures['calibration']['error']:.4f}; "
         f"negative log-likelihood {figures['negative log-likelihood']:.3f}"
     )
+    if unknown := figures.get("unknown"):
+        console.print(
+            f"{unknown['names']:,} of the corpus's {unknown['of']:,} names are not known to this model: "
+            f"{unknown['hidden']:,} of {figures['rows']:,} hidden elements count as missed",
+            markup=False,
+            highlight=False,
+        )
     if (found := verdict(figures)) is not None:
         console.print(found, markup=False, highlight=False)
     if out is not None:
@@ -62,7 +71,7 @@ def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[s
     from superbloom.store import load
 
     predictor = Predictor(load(model).model, **head)
-    rows = Corpus.open(corpus).under(predictor.model.vocab)
+    rows = Corpus.open(corpus)
     available = len(rows.rows(chosen.split))
     with counting("evaluating", chosen.draws or min(available, chosen.rows or available)) as progress:
         return evaluate(predictor, rows, progress=progress, **vars(chosen))
@@ -73,14 +82,16 @@ def _write(figures: dict[str, Any], out: Path) -> None:
     from superbloom.storage import write_atomically
 
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "metrics.json", json.dumps(figures, indent=2).encode())
-    write_atomically(out / "deciles.png", plot_deciles(figures))
-    write_atomically(out / "calibration.png", plot_calibration(figures))
+    contents = (json.dumps(figures, indent=2).encode(), plot_deciles(figures), plot_calibration(figures))
+    for name, content in zip(REPORT_FILES, contents, strict=True):
+        write_atomically(out / name, content)
 
 
-def check_report_folder(out: Path) -> None:
-    """Raise InputError if a report would be written into a file, a corpus or a model folder."""
-    from superbloom.storage import MANIFESTS
+def check_report_folder(out: Path, overwrite: bool) -> None:
+    """Raise InputError if a report would be written into a file, a corpus or a model folder, or replace another."""
+    from superbloom.storage import MANIFESTS, already_there
 
     if out.is_file() or any((out / manifest).exists() for manifest in MANIFESTS.values()):
         raise InputError(f"{out} is a file, a corpus or a model folder; choose another --out for the report")
+    if not overwrite and any((out / name).exists() for name in REPORT_FILES):
+        raise already_there(out, "holds a report")

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, print_json, q, warnings_as_lines
-from superbloom.commands.options import Json, ModelFolder, Out, given, options_of
-from superbloom.config import ExtendOptions, make
+from superbloom.commands.options import Json, ModelFolder, Out, given, may_overwrite, options_of
+from superbloom.config import ExtendOptions, WriteOptions, make
 from superbloom.errors import InputError
 
 
-@options_of(ExtendOptions)
+@options_of(ExtendOptions, WriteOptions)
 def extend(
     model: ModelFolder,
     names: Annotated[
@@ -39,7 +39,7 @@ def extend(
     if chosen.replace and corpus is None:
         raise InputError("--replace given without a corpus to remember instead; give it: --corpus CORPUS")
     with warnings_as_lines():
-        result = _extend(model, names, corpus, out, like, chosen)
+        result = _extend(model, names, corpus, out, like, chosen, may_overwrite(options))
     if json_:
         print_json(result)
         return
@@ -56,7 +56,13 @@ def extend(
 
 
 def _extend(
-    folder: Path, names_file: Path | None, corpus: Path | None, out: Path, like_file: Path | None, chosen: ExtendOptions
+    folder: Path,
+    names_file: Path | None,
+    corpus: Path | None,
+    out: Path,
+    like_file: Path | None,
+    chosen: ExtendOptions,
+    overwrite: bool,
 ) -> dict[str, Any]:
     from superbloom.api import Superbloom
     from superbloom.corpus import Corpus
@@ -64,11 +70,11 @@ def _extend(
     from superbloom.prepare.files import open_lines
     from superbloom.storage import only_writer
 
-    names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
-    newer = None if corpus is None else Corpus.open(corpus)
-    lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
-    alike = {name: others for name, *others in lines}
-    with only_writer(out, "model"):
+    with only_writer(out, "model", overwrite):
+        names = [] if names_file is None else [name for name in open_lines(names_file) if name.strip()]
+        newer = None if corpus is None else Corpus.open(corpus)
+        lines = [] if like_file is None else [line.split("\t") for line in open_lines(like_file) if line]
+        alike = {name: others for name, *others in lines}
         superbloom = Superbloom.from_pretrained(folder)
         vocab = superbloom.model.vocab
         before, known = len(vocab), sum(name in vocab for name in dict.fromkeys(names))
@@ -76,7 +82,7 @@ def _extend(
             superbloom.extend(names, like=alike, reserve=chosen.reserve)
         if newer is not None:
             superbloom.remember(newer, replace=chosen.replace, like=None if names else alike, reserve=chosen.reserve)
-        superbloom.save_pretrained(out)
+        superbloom.save_pretrained(out, overwrite=overwrite)
     bloom = superbloom.model.bloom
     memory = superbloom.model.memory
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ def inspect(
     if json_:
         print_json(found)
     else:
-        print_tree(found)
+        print_tree({name: _sentences(facts) for name, facts in found.items()})
 
 
 def _inspect(folder: Path, names: list[str]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _model_facts(folder: Path, manifest: dict[str, Any], names: list[str]) -> di
         "parameters": model.network.num_parameters(),
         "tokens": model.config.num_tokens,
         "steps": training.get("steps"),
-        **({"test recall": recall} if recall else {}),
+        **({"test_recall": recall} if recall else {}),
     }
 
 
@@ -64,6 +65,13 @@ def _digest_facts(model: Model, name: str) -> dict[str, Any]:
     """The id of a name, its tokens, and the most frequent names it shares each bucket with."""
     from superbloom.predict import facts_of
 
-    facts = facts_of(model, name)
-    mates = {f"bucket {b.bucket} of hash {b.hash} is shared with": b.mates for b in facts.buckets}
-    return {"id": facts.id, "count": facts.count, "digest": facts.digest, **mates}
+    facts = asdict(facts_of(model, name))
+    return {key: facts[key] for key in ("id", "count", "digest", "buckets")}
+
+
+def _sentences(facts: Any) -> Any:
+    """Facts for people: the buckets of a name as sentences."""
+    if not isinstance(facts, dict) or "buckets" not in facts:
+        return facts
+    mates = {f"bucket {b['bucket']} of hash {b['hash']} is shared with": b["mates"] for b in facts["buckets"]}
+    return {key: value for key, value in facts.items() if key != "buckets"} | mates

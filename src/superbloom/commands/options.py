@@ -15,12 +15,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from superbloom.config import HeadOptions
+from superbloom.config import HeadOptions, WriteOptions, make
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; an older one of the same kind is replaced.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder, made by `prepare`.")]
 ApiKey = Annotated[
@@ -75,6 +75,8 @@ def given(kind: type, options: dict[str, Any]) -> dict[str, Any]:
 def folder_and_names(model: str | None, names: list[str] | None, server: str | None) -> tuple[Path | None, list[str]]:
     """The model folder, None with a server, and the names. With a server, the first argument is a name as well."""
     if server is not None:
+        if model is not None and Path(model).is_dir():
+            raise InputError(f"the folder {model} and --server {server} given; give one of them, then the names")
         return None, [*([] if model is None else [model]), *(names or [])]
     if model is None:
         raise InputError("give a model folder, or --server with the address of one that `superbloom serve` made")
@@ -87,6 +89,11 @@ def check_head_for_server(head: dict[str, Any]) -> None:
         raise InputError(
             "--precision, --prior and --network-only are the server's to choose; leave them out with --server"
         )
+
+
+def may_overwrite(options: dict[str, Any]) -> bool:
+    """Whether --overwrite was given."""
+    return make(WriteOptions, given(WriteOptions, options)).overwrite
 
 
 def _bytes(name: str, gigabytes: float) -> int:

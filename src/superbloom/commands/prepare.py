@@ -9,8 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, notice, print_json, print_rows, q
-from superbloom.commands.options import Json, Out, given, options_of
-from superbloom.config import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions, make
+from superbloom.commands.options import Json, Out, given, may_overwrite, options_of
+from superbloom.config import (
+    InteractionsOptions,
+    SequencesOptions,
+    TextOptions,
+    WikipediaOptions,
+    WriteOptions,
+    make,
+)
 
 EXIT_DAMAGED = 3  # a corpus was written, but a dump was damaged
 EXIT_INTERRUPTED = 130
@@ -19,7 +26,7 @@ app = typer.Typer(help="Turn your data into a corpus folder.", no_args_is_help=T
 
 
 @app.command("wikipedia")
-@options_of(WikipediaOptions)
+@options_of(WikipediaOptions, WriteOptions)
 def prepare_wikipedia(
     dumps: Annotated[list[str], typer.Argument(help="pages-articles files: .xml, .bz2, .xz, .gz, .zst; - is stdin.")],
     out: Out,
@@ -30,14 +37,14 @@ def prepare_wikipedia(
     from superbloom.prepare.wikipedia import prepare_wikipedia
 
     try:
-        _prepare(prepare_wikipedia, dumps, out, make(WikipediaOptions, given(WikipediaOptions, options)), json_)
+        _prepare(prepare_wikipedia, dumps, out, WikipediaOptions, options, json_)
     except KeyboardInterrupt:
         notice(f"stopped; the same command resumes (or remove {q(out)}.parts)")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @app.command("sequences")
-@options_of(SequencesOptions)
+@options_of(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Annotated[
         list[str], typer.Argument(help="Text, one sequence per line; also .gz .xz .zst .bz2; - is stdin.")
@@ -49,15 +56,17 @@ def prepare_sequences(
     """Sequences of names from text files."""
     from superbloom.prepare.sequences import prepare_sequences
 
-    _prepare(prepare_sequences, files, out, make(SequencesOptions, given(SequencesOptions, options)), json_)
+    _prepare(prepare_sequences, files, out, SequencesOptions, options, json_)
 
 
 @app.command("interactions")
-@options_of(InteractionsOptions)
+@options_of(InteractionsOptions, WriteOptions)
 def prepare_interactions(
     files: Annotated[
         list[str],
-        typer.Argument(help="CSV, TSV, Parquet, .inter or lines, packed or not; files, folders or s3://…; - is stdin."),
+        typer.Argument(
+            help="CSV, TSV, JSON lines, Parquet, .inter or lines, packed or not; files, folders or s3://…; - is stdin."
+        ),
     ],
     out: Out,
     json_: Json = False,
@@ -66,11 +75,11 @@ def prepare_interactions(
     """An interaction log: one row per user, items in the order of events (docs/interactions.md)."""
     from superbloom.prepare.interactions import prepare_interactions
 
-    _prepare(prepare_interactions, files, out, make(InteractionsOptions, given(InteractionsOptions, options)), json_)
+    _prepare(prepare_interactions, files, out, InteractionsOptions, options, json_)
 
 
 @app.command("text")
-@options_of(TextOptions)
+@options_of(TextOptions, WriteOptions)
 def prepare_text(
     files: Annotated[
         list[str],
@@ -86,14 +95,17 @@ def prepare_text(
     """Natural language as word pieces, words and bigrams (Sec. 4 of the paper; docs/text.md)."""
     from superbloom.prepare.text import prepare_text
 
-    _prepare(prepare_text, files, out, make(TextOptions, given(TextOptions, options)), json_)
+    _prepare(prepare_text, files, out, TextOptions, options, json_)
 
 
-def _prepare(read: Callable[..., Any], files: list[str], out: Path, options: Any, json_: bool) -> None:
-    """Run a reader and print what it counted."""
+def _prepare(
+    read: Callable[..., Any], files: list[str], out: Path, kind: type, options: dict[str, Any], json_: bool
+) -> None:
+    """Run a reader with options of its kind and print what it counted."""
     from superbloom.progress import counting
 
-    report = read(files, out, options, notice=notice, watch=counting)
+    chosen: Any = make(kind, given(kind, options))
+    report = read(files, out, chosen, overwrite=may_overwrite(options), notice=notice, watch=counting)
     if json_:
         print_json({"corpus": str(out), **report.document()})
     else:

@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import print_json, printable, warnings_as_lines
-from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, options_of
-from superbloom.config import RecommendOptions
+from superbloom.commands.options import CorpusFolder, Json, ModelFolder, given, may_overwrite, options_of
+from superbloom.config import RecommendOptions, WriteOptions
 from superbloom.errors import InputError
 
 FORMULA = r"\A[=+\-@\t\r\n\x00]"  # how a cell begins that a spreadsheet may run
 
+MAX_USERS_SHOWN = 3
 
-@options_of(RecommendOptions)
+
+@options_of(RecommendOptions, WriteOptions)
 def recommend(
     model: ModelFolder,
     corpus: CorpusFolder,
@@ -40,7 +42,7 @@ def recommend(
         place = "no --out" if out is None else f"--out {out}"
         raise InputError(f"--safe-csv with {place} given; it goes with an --out that ends in .csv")
     if out is not None:
-        _check_table(out)
+        _check_table(out, may_overwrite(options))
     shown = None if titles is None else _titles(titles)
     with warnings_as_lines():
         found = _recommend(model, corpus, user or [], users_file, strict, given(RecommendOptions, options))
@@ -74,6 +76,10 @@ def _recommend(
         users = users + [user for user in open_lines(users_file) if user.strip()]
     chosen = users if users or users_file is not None else None
     histories = Histories.of_users(rows, predictor.model.vocab, chosen, strict)
+    if chosen and not histories.who:
+        keys = rows.sequences["key"]
+        shown = [", ".join(map(repr, few)) for few in (chosen[:MAX_USERS_SHOWN], keys[:MAX_USERS_SHOWN].to_pylist())]
+        raise InputError(f"no user {shown[0]} in {corpus}; it has {len(keys):,} users, for example {shown[1]}")
     with counting("recommending", len(histories.who)) as progress:
         return recommend(predictor, histories, progress=progress, **options)
 
@@ -91,11 +97,15 @@ def _titles(file: Path) -> dict[str, str]:
     return titles
 
 
-def _check_table(out: Path) -> None:
+def _check_table(out: Path, overwrite: bool) -> None:
+    from superbloom.storage import already_there
+
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} given; a file that ends in .csv or .parquet is allowed")
     if out.is_dir() or not out.parent.is_dir():
         raise InputError(f"--out {out} is a folder, or lies in none; choose a file in a folder that is there")
+    if out.exists() and not overwrite:
+        raise already_there(out, "exists")
 
 
 def _write_table(columns: dict[str, Any], out: Path, safe_csv: bool) -> None:

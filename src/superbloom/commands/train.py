@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from superbloom.commands.console import command, print_json, q
-from superbloom.commands.options import CorpusFolder, Json, Out, options_of
-from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, split_options
+from superbloom.commands.options import CorpusFolder, Json, Out, may_overwrite, options_of
+from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, WriteOptions, split_options
 from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @options_of(ModelConfig, TrainConfig, panels=True)
+@options_of(WriteOptions)
 def train(
     corpus: CorpusFolder,
     out: Out,
@@ -31,12 +32,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run of the same --out, if there is one.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an interrupted run and start over.")] = False,
     json_: Json = False,
     **options: Any,
 ) -> None:
     """Train a model, by default for five minutes. Checkpoints and log are kept beside it, in OUT.run."""
-    chosen = {name: value for name, value in options.items() if value is not None}
+    overwrite = may_overwrite(options)
+    chosen = {name: value for name, value in options.items() if value is not None and name != "overwrite"}
     result = train_folder(corpus, out, preset, resume, overwrite, chosen, from_model)
     if not is_main_process():
         return
@@ -73,7 +74,7 @@ def train_folder(
     """Train on a corpus folder into a model folder. The run folder beside it is enough to resume."""
     from superbloom.api import Superbloom
     from superbloom.corpus import Corpus
-    from superbloom.storage import only_writer
+    from superbloom.storage import check_replaceable, only_writer
     from superbloom.training.run_folder import SETTINGS_FILE, RunFolder, RunSettings
 
     if resume and overwrite:
@@ -83,13 +84,17 @@ def train_folder(
     corpus = Corpus.open(corpus_folder)
     base = None if from_model is None else str(from_model.resolve())
     settings = RunSettings(preset, base, *split_options(options))
-    with only_writer(out, "model"):
+    with only_writer(out, "model", overwrite=True):  # the lock first; what may be replaced depends on the run
         if resume and (path / SETTINGS_FILE).is_file():
             settings = _resumed(RunSettings.read(path), settings, corpus)
         run = RunFolder(path, settings, overwrite)
+        may_replace = overwrite or (resume and run.is_begun())
+        if not resume:
+            run.check_new()  # before the model: an interrupted run has left one, and --resume is what to type
+        check_replaceable(out, "model", may_replace)
         superbloom = Superbloom(settings.preset, **settings.model)
         superbloom.fit(corpus, from_model=settings.from_model, run=run, resume=resume, **settings.train)
-        superbloom.save_pretrained(out)
+        superbloom.save_pretrained(out, overwrite=may_replace)
         if not superbloom.training["interrupted"]:
             run.mark_finished()
     return {

@@ -15,6 +15,7 @@ from superbloom.config.query import (
 from superbloom.config.readers import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions
 from superbloom.config.serving import Settings
 from superbloom.config.training import COUNT_OPTIONS, TrainConfig, train_config
+from superbloom.config.writing import WriteOptions
 
 __all__ = [
     "COUNT_OPTIONS",
@@ -39,6 +40,7 @@ __all__ = [
     "TextOptions",
     "TrainConfig",
     "WikipediaOptions",
+    "WriteOptions",
     "check_known",
     "document",
     "make",

@@ -49,6 +49,7 @@ def whole(low: int, high: int | None = None) -> Allowed:
 
 SEED = whole(0, 2**63 - 1)
 POSITIVE = Allowed(0, math.inf, "more than 0", is_whole=False, includes_low=False, includes_high=False)
+FINITE = Allowed(-math.inf, math.inf, "a number", is_whole=False, includes_low=False, includes_high=False)
 NOT_NEGATIVE = Allowed(0, math.inf, "0 or more", is_whole=False, includes_high=False)
 BELOW_ONE = Allowed(0, 1, "from 0 to below 1", is_whole=False, includes_high=False)
 BETWEEN_0_AND_1 = Allowed(0, 1, "between 0 and 1", is_whole=False, includes_low=False, includes_high=False)

@@ -6,12 +6,13 @@ Memory is a number of bytes here and everywhere in Python. Only the command line
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
-from superbloom.config.option import Allowed, make, option, settle, whole
+from superbloom.config.option import FINITE, Allowed, make, option, settle, whole
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = GB // 4, 100_000 * GB
 
 Split = Literal["last", "time", "user"]
 EngineName = Literal["duckdb", "spark"]
-LogFormat = Literal["auto", "table", "lines"]
+LogFormat = Literal["auto", "table", "lines", "jsonl"]
 OnBadBytes = Literal["strict", "replace"]
 
 
@@ -62,6 +63,11 @@ class InteractionsOptions:
     user: str = option("user_id", "Column of users; its number, from 0, if there is no header.")
     item: str = option("item_id", "Column of items.")
     time: str | None = option(None, "Column of times.", shown_default="events lie in order")
+    time_format: str | None = option(
+        None, "How times are written: '%d.%m.%Y %H:%M'.", shown_default="numbers, timestamps or ISO dates"
+    )
+    rating: str | None = option(None, "Column of ratings or weights, for --min-rating.")
+    min_rating: float | None = option(None, "Leave out events with a lower rating.", FINITE)
     min_item_count: int = option(5, "Leave out items with fewer events.", whole(1))
     min_user_count: int = option(2, "Leave out users with fewer events left.", whole(1))
     max_names: int | None = option(None, "Keep only the most frequent items.", whole(1))
@@ -71,15 +77,39 @@ class InteractionsOptions:
     drop_repeats: bool = option(False, "Keep only the first event of a user with each item.", flag="--drop-repeats")
     engine: EngineName = option("duckdb", "duckdb, or spark for logs beyond one machine.")
     memory: int = _memory("Memory to use: GB on the command line, bytes in Python.", MIN_MEMORY_BYTES)
-    format: LogFormat = option("auto", "auto, table, or lines: a user and the items in order on each line.")
+    format: LogFormat = option(
+        "auto", "auto, table, jsonl: an object per line, or lines: a user and the items in order on each line."
+    )
     encoding: str = option("utf-8", "Encoding of text: utf-8, latin-1 …")
 
     def __post_init__(self) -> None:
-        for name in ("user", "item", "time"):
+        for name in ("user", "item", "time", "rating"):
             if isinstance(place := getattr(self, name), Integral):  # the number of a column
                 object.__setattr__(self, name, str(place))
-        untimed = self.split == "time" and self.time is None
-        settle(self, *(["split='time' needs a column of times; name it: --time timestamp"] if untimed else []))
+        settle(self, *self._conflicts())
+
+    def _conflicts(self) -> Iterator[str]:
+        if self.split == "time" and self.time is None:
+            yield "split='time' needs a column of times; name it: --time timestamp"
+        if (self.rating is None) != (self.min_rating is None):
+            yield f"rating={self.rating!r}, min_rating={self.min_rating!r}: give both, or neither"
+        if self.time_format is not None and self.time is None:
+            yield f"time_format={self.time_format!r} needs a column of times; name it: --time date"
+        if self.time_format is not None and not _is_time_format(self.time_format):
+            yield f"time_format={self.time_format!r}: directives of strptime are allowed, like '%d.%m.%Y %H:%M'"
+
+
+def _is_time_format(text: str) -> bool:
+    """Whether Python can read times by a format.
+
+    >>> _is_time_format("%d/%m/%Y"), _is_time_format("%d/%Q"), _is_time_format("DD/MM/YYYY")
+    (True, False, False)
+    """
+    try:
+        datetime.strptime("", text)
+    except ValueError as error:
+        return "%" in text and "directive" not in str(error) and "stray" not in str(error)
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)

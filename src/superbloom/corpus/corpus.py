@@ -130,7 +130,11 @@ class Corpus:
             columns["targets"] = _lists(target_ids[kept], row_of[kept], len(lengths))
         filled = np.bincount(row_of[kept], minlength=len(lengths)) > 0
         sequences = pa.table(columns).filter(pa.array(filled)).combine_chunks()
-        return cls(vocab, sequences, target_vocab, {"source": source, "min_count": min_count})
+        info: dict[str, Any] = {"source": source, "min_count": min_count}
+        left_out = {"names": inputs.num_names - len(vocab), "ids": int((~kept).sum()), "rows": int((~filled).sum())}
+        if any(left_out.values()):
+            info["left out"] = left_out
+        return cls(vocab, sequences, target_vocab, info)
 
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> Self:
@@ -151,37 +155,58 @@ class Corpus:
         check_sequences(folder / "sequences.arrow", sequences, len(vocab), len(target_vocab or vocab))
         return cls(vocab, sequences, target_vocab, manifest["info"])
 
-    def save(self, folder: str | Path) -> None:
-        """Write the corpus folder: all of it, or nothing if writing fails."""
+    def save(self, folder: str | Path, *, overwrite: bool = True) -> None:
+        """Write the corpus folder: all of it, or nothing if writing fails.
+
+        A corpus that is there is replaced; overwrite=False refuses that. Anything else is always refused.
+        """
         content = {"counts": self.counts(), "info": self.info, "split": self.info.get("split", SPLIT_RULE)}
-        with new_folder(folder, "corpus", content) as temporary:
+        with new_folder(folder, "corpus", content, overwrite) as temporary:
             self.vocab.write(temporary / "vocab.arrow")
             if self.target_vocab is not None:
                 self.target_vocab.write(temporary / "targets.arrow")
             write_arrow(self.sequences, temporary / "sequences.arrow")
 
-    def under(self, vocab: Vocab) -> Self:
+    def under(self, vocab: Vocab, *, drop_unknown: bool = False) -> Self:
         """Return the same rows with the ids of another vocabulary, which must have all of their names.
+
+        drop_unknown: leave names that it does not have out of the rows, instead of refusing them. Not for text.
 
         >>> corpus = Corpus.from_sequences([["b", "a", "b"], ["a", "b"]])
         >>> corpus.under(Vocab.from_counts({"a": 9, "c": 8, "b": 7})).row(0).tolist()
         [2, 0, 2]
+        >>> corpus.under(Vocab.from_counts({"b": 1}), drop_unknown=True).row(0).tolist()
+        [0, 0]
         """
-        ours, theirs = self.vocab.table["name"], vocab.table["name"]
-        if self.vocab is vocab or ours.equals(theirs):
+        if self.vocab is vocab or self.vocab.table["name"].equals(vocab.table["name"]):
             return self
-        numbers = pc.index_in(ours, value_set=theirs.combine_chunks())
-        if missing := numbers.null_count:
-            example = ours.filter(pc.is_null(numbers))[0].as_py()
-            raise InputError(
-                f"{missing:,} of the corpus's {self.num_ids:,} names are not among the {len(vocab):,} of the model, "
-                f"for example {example!r}; extend the model by them, or train on this corpus"
-            )
-        ids = pa.LargeListArray.from_arrays(pa.array(self.offsets), pa.array(numbers.to_numpy()[self.ids]))
-        column = self.sequences.column_names.index("ids")
-        corpus = type(self)(vocab, self.sequences.set_column(column, "ids", ids), self.target_vocab, self.info)
+        numbers = self.vocab.numbers_in(vocab)
+        missing = int((numbers < 0).sum())
+        if missing and (self.vocab.is_text or not drop_unknown):
+            raise self.unknown_names(vocab, numbers)
+        ids = numbers[self.ids]
+        sequences, offsets = self.sequences, self.offsets
+        if missing:
+            before = np.concatenate([[0], np.cumsum(ids >= 0)])  # known elements before each element
+            for split, cut in self.cuts.items():
+                known = before[self.offsets[:-1] + cut] - before[self.offsets[:-1]]
+                sequences = _replaced(sequences, f"{split}_from", pa.array(known, pa.int32()))
+            if self.target_vocab is not None:
+                targets = pa.array(self.targets[ids >= 0])
+                sequences = _replaced(sequences, "targets", pa.LargeListArray.from_arrays(before[offsets], targets))
+            ids, offsets = ids[ids >= 0], before[offsets]
+        lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
+        corpus = type(self)(vocab, _replaced(sequences, "ids", lists), self.target_vocab, self.info)
         corpus.backend = self.backend
         return corpus
+
+    def unknown_names(self, vocab: Vocab, numbers: np.ndarray) -> InputError:
+        """The error for names that another vocabulary lacks: numbers[id] is −1."""
+        missing = np.flatnonzero(numbers < 0)
+        return InputError(
+            f"{len(missing):,} of the corpus's {self.num_ids:,} names are not among the {len(vocab):,} of the model, "
+            f"for example {self.vocab.name(int(missing[0]))!r}; extend the model by them, or train on this corpus"
+        )
 
     @property
     def is_ordered(self) -> bool:
@@ -252,6 +277,10 @@ class Corpus:
     def fingerprint(self) -> str:
         """Return one checksum of names and rows."""
         return hashlib.sha256("".join(self.checksums.values()).encode()).hexdigest()
+
+
+def _replaced(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, column)
 
 
 def _lists(values: np.ndarray, row_of: np.ndarray, num_rows: int) -> pa.LargeListArray:

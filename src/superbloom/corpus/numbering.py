@@ -47,6 +47,11 @@ class Numbering:
             self.occurrences.append(numbers.setdefault(name, len(numbers)))
         return len(self.occurrences) - before
 
+    @property
+    def num_names(self) -> int:
+        """The number of distinct names."""
+        return len(self.numbers)
+
     def vocab(
         self, min_count: int, max_names: int | None, counted: np.ndarray | slice = slice(None)
     ) -> tuple[Vocab, np.ndarray]:

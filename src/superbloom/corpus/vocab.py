@@ -3,8 +3,9 @@
 A vocabulary is one memory-mapped Arrow file with three columns: name, count, and by_name (the ids sorted by name).
 Binary search over by_name finds a name, or the range of names with a prefix, without a dictionary in memory. So five
 million names open in a fraction of a second. Ids are frequency ranks: the smallest ids of a range are its best
-completions. A vocabulary of text (Sec. 4) also has the kind of every entry, and its metadata says how to normalise
-text; it needs no other file to read text (segmenter.py).
+completions. Names as people type them, without case, accents and punctuation, are found by a second order (folded.py),
+which is made when it is first needed. A vocabulary of text (Sec. 4) also has the kind of every entry, and its metadata
+says how to normalise text; it needs no other file to read text (segmenter.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from superbloom.corpus.folded import FoldedOrder, fold, fold_name, with_word
 from superbloom.corpus.segmenter import Kind, Segmenter
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.storage import read_arrow, write_arrow
@@ -31,6 +33,7 @@ WIKI_ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?
 MAX_FUZZY_CANDIDATES = 20_000  # names that a fuzzy look-up compares per prefix, the most frequent ones
 MAX_FUZZY_CHARS = 200  # a longer name is no misspelling
 MIN_FUZZY_SCORE = 75  # per cent of similarity
+MAX_SUGGESTED = 3  # names that an unknown name may mean
 
 NORMALISATIONS = ("lowercase", "cased")
 NORMALISATION_KEY = b"superbloom.text"  # in the metadata of the file: how to normalise text before looking it up
@@ -198,43 +201,91 @@ class Vocab:
         return None
 
     def id(self, name: str) -> int:
-        """Return the id of a name, or of the title it spells; raises InputError with the closest names if none fits.
+        """Return the id of a name, of the title it spells, or of the one name that differs in case, accents and marks.
 
-        >>> Vocab.from_counts({"Miles Davis": 2, "Oslo": 1}).id("https://en.wikipedia.org/wiki/Miles_Davis#Life")
-        0
+        An exact name always wins. Raises UnknownNameError with suggestions if no name fits, or several do.
+
+        >>> vocab = Vocab.from_counts({"Miles Davis": 3, "Orly": 2, "São Tomé": 1})
+        >>> vocab.id("https://en.wikipedia.org/wiki/Miles_Davis#Life"), vocab.id("miles davis"), vocab.id("SAO TOME")
+        (0, 0, 2)
         """
         found = next((id_ for spelling in spellings(name) if (id_ := self.find(spelling)) is not None), None)
+        if found is None:
+            found = self._as_typed([*spellings(name)][-1])
         if found is None:
             raise UnknownNameError(name, len(self), lambda: self.closest(name))
         return found
 
+    @cached_property
+    def folded(self) -> FoldedOrder:
+        """The order of folded names; made on first use, in half a second per million names."""
+        return FoldedOrder(self._names)
+
+    def _as_typed(self, name: str) -> int | None:
+        """The id of the one name that differs in case; else of the one that differs in accents and marks as well."""
+        same = self.folded.same(fold_name(name)).tolist()
+        in_case = [id_ for id_ in same if self.name(id_).casefold() == name.casefold()]
+        found = in_case or same
+        return found[0] if len(found) == 1 else None
+
+    def numbers_in(self, other: Vocab) -> np.ndarray:
+        """Return the id in another vocabulary of each name, (names,); −1 if it lacks the name.
+
+        >>> Vocab.from_counts({"a": 2, "b": 1}).numbers_in(Vocab.from_counts({"b": 9, "c": 1})).tolist()
+        [-1, 0]
+        """
+        theirs = other.table["name"].combine_chunks()
+        return np.asarray(pc.fill_null(pc.index_in(self._names, value_set=theirs), -1).to_numpy())
+
     def starting_with(self, prefix: str, k: int = 10) -> list[str]:
-        """Return the k most frequent names that start with a prefix, as typed or in another case."""
+        """Return the k most frequent names that start with a prefix, whatever its case, accents and marks."""
         return self.names(self.completions(prefix, k).tolist())
 
-    def closest(self, name: str, k: int = 3) -> list[str]:
-        """Return the names that a misspelt name may mean, best first; none if nothing is close."""
-        from rapidfuzz import fuzz, process
+    def closest(self, name: str, k: int = MAX_SUGGESTED) -> list[str]:
+        """Return the names that an unknown name may mean, best first; none if nothing is close.
 
+        They are names that differ in case and marks only, then names that begin with these words, or have them inside,
+        then names that begin with these letters, then names that look alike. The most frequent come first.
+
+        >>> vocab = Vocab.from_counts({"Monty Python": 9, "Pythons": 8, "Python (language)": 7, "Pithon": 1})
+        >>> vocab.closest("python", k=4)
+        ['Python (language)', 'Monty Python', 'Pythons', 'Pithon']
+        """
         if len(name) > MAX_FUZZY_CHARS:
             return []
+        folded = fold_name(name)
+        found = dict.fromkeys(self.folded.same(folded).tolist())
+        if folded:
+            words = np.sort(_smallest(self.folded.beginning(f"{folded} "), k)).tolist()
+            inside = with_word(self._names, folded, k)
+            letters = self.completions(folded, k).tolist()
+            found |= dict.fromkeys([*words[: k - 1], *inside[:1], *words, *inside, *letters])
+        names = self.names([*found][:k])
+        return names if len(names) == k else [*dict.fromkeys([*names, *self._alike(name, k)])][:k]
+
+    def _alike(self, name: str, k: int) -> list[str]:
+        """The names that a misspelt name may mean, best first."""
+        from rapidfuzz import fuzz, process
+
         prefixes = {name[:length] for length in (1, 2, 3, len(name) * 2 // 3)} | {""}
         ids = np.unique(np.concatenate([self.completions(prefix, MAX_FUZZY_CANDIDATES) for prefix in prefixes]))
-        candidates = self._names.take(pa.array(ids)).to_pylist()
+        candidates = fold(self._names.take(pa.array(ids))).to_pylist()
         # rapidfuzz keeps the first of equally similar names: the most frequent one, since ids are sorted.
         found = process.extract(
-            name, candidates, scorer=fuzz.ratio, processor=str.lower, limit=k, score_cutoff=MIN_FUZZY_SCORE
+            fold_name(name), candidates, scorer=fuzz.ratio, limit=k, score_cutoff=MIN_FUZZY_SCORE, processor=None
         )
-        return [candidate for candidate, _, _ in found]
+        return self.names([int(ids[place]) for form, _, place in found if form])
 
     def completions(self, prefix: str, k: int) -> np.ndarray:
-        """Return the ids of the k most frequent names that start with a prefix, ascending."""
+        """Return the ids of the k most frequent names that start with a prefix, ascending.
+
+        Case, accents and marks do not matter. A prefix of marks alone is taken as it is typed.
+        """
         if not prefix:
             return np.arange(min(k, len(self)), dtype=np.int32)
-        variants = {prefix, prefix[0].upper() + prefix[1:], prefix.title(), prefix.lower(), prefix.upper()}
-        ranges = [self._by_name[slice(*self._range(variant))] for variant in variants]
-        ids = np.unique(np.concatenate([_smallest(ids, k) for ids in ranges]))
-        return ids[:k]
+        folded = fold_name(prefix)
+        found = self.folded.beginning(folded) if folded else self._by_name[slice(*self._range(prefix))]
+        return np.sort(_smallest(found, k))
 
     def _range(self, prefix: str) -> tuple[int, int]:
         """Return the first and last position (exclusive) of the names with this prefix, in alphabetical order."""

@@ -79,6 +79,29 @@ class HeldOut:
         before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], hidden, strict=True)]
         return cls(ids, places, corpus.targets[hidden].astype(np.int64), before)
 
+    def under(self, numbers: np.ndarray, target_numbers: np.ndarray) -> HeldOut:
+        """The same hidden elements with the ids of another vocabulary: numbers[id], −1 if it lacks the name.
+
+        Names that it lacks are left out of the contexts, as `recommend` does. A hidden one has the target −1.
+
+        >>> held_out = HeldOut(np.array([[2, 0, int(Special.MASK), 1]]), np.array([2]), np.array([1]))
+        >>> found = held_out.under(np.array([-1, 7, 5]), np.array([-1, 7, 5]))
+        >>> found.ids.tolist() == [[5, Special.MASK, 7, Special.PAD]], found.places.tolist(), found.targets.tolist()
+        (True, [1], [7])
+        """
+        ids = np.where(self.ids >= 0, numbers[self.ids], self.ids)
+        is_unknown = (self.ids >= 0) & (ids < 0)
+        places = self.places - np.cumsum(is_unknown, axis=1)[np.arange(len(ids)), self.places]
+        ids = np.take_along_axis(ids, np.argsort(is_unknown, axis=1, kind="stable"), axis=1)
+        ids[np.arange(ids.shape[1]) >= ids.shape[1] - is_unknown.sum(axis=1)[:, None]] = Special.PAD
+        before = None if self.before is None else [found[found >= 0] for found in map(numbers.__getitem__, self.before)]
+        return HeldOut(ids, places, target_numbers[self.targets], before)
+
+    def take(self, rows: np.ndarray) -> HeldOut:
+        """Only these rows."""
+        before = None if self.before is None else [self.before[row] for row in rows]
+        return HeldOut(self.ids[rows], self.places[rows], self.targets[rows], before)
+
     def seen(self, part: slice) -> Tensor:
         """The ids before the hidden elements of some rows, except the hidden ids themselves; padded with −1."""
         if self.before is None:

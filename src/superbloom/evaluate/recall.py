@@ -23,7 +23,7 @@ from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DEEPEST, breadth, by_kind, calibration, deciles, mrr, ndcg, recall, share
 from superbloom.evaluate.yardsticks import cooccurrence, popularity, repetition
 from superbloom.memory import REMEMBERED_SPLITS, can_remember
-from superbloom.model import check_vocabulary
+from superbloom.model import Model, check_vocabulary
 from superbloom.predict import Beliefs, Predictor, Remembered
 from superbloom.search import TopK
 
@@ -110,13 +110,19 @@ def evaluate(
 
     Give options as EvaluateOptions or as keywords; keywords win. For text there are only the fast yardsticks.
     progress is called with the number of rows after each chunk.
+
+    Names of the corpus that the model does not know are left out of contexts; as hidden elements they count as missed,
+    and figures["unknown"] says how many there are. Which elements are hidden does not depend on the model, so models of
+    different catalogues can be compared. Certificates, likelihood, calibration, ghosts, coverage and popularity bias
+    are those of the hidden elements that it knows.
     """
     asked = make(EvaluateOptions, (vars(options) if options else {}) | given)
-    check_vocabulary(predictor.model, corpus)
-    predictor = _honest(predictor, corpus, asked.split)
-    held_out = HeldOut.of(
-        corpus, asked.split, predictor.model.config.seq_len, seed=asked.seed, limit=asked.rows, draws=asked.draws
-    )
+    model = predictor.model
+    known = corpus.under(model.vocab, drop_unknown=True)
+    check_vocabulary(model, known)
+    predictor = _honest(predictor, known, asked.split)
+    hidden = HeldOut.of(corpus, asked.split, model.config.seq_len, seed=asked.seed, limit=asked.rows, draws=asked.draws)
+    held_out, answerable = _known_to(model, corpus, hidden)
     found = ranks(
         predictor,
         held_out,
@@ -126,34 +132,54 @@ def evaluate(
         filter_seen=asked.filter_seen,
         progress=progress,
     )
-    rank, tokens = found.rank, found.tokens
-    counts = corpus.id_counts("train")
+    rank, tokens = _with_missed(found.rank, answerable), found.tokens
     figures = {
         "split": asked.split,
-        "rows": len(held_out),
+        "rows": len(hidden),
         "filter_seen": asked.filter_seen,
         "recall": recall(rank),
-        "token_recall_at_1": share(int(tokens.sum()), tokens.size),
+        "token_recall_at_1": share(int(tokens.sum()), len(hidden) * tokens.shape[1]),
         "ndcg": ndcg(rank),
         "mrr": mrr(rank),
-        **breadth(found.answers, held_out.targets, counts),
+        **breadth(found.answers, held_out.targets, known.id_counts("train")),
         "certified": float(found.certified.mean()),
         "negative log-likelihood": float(-found.log_probability.mean()),
         "calibration": calibration(found.probability, found.answers == held_out.targets[:, None]),
-        "ghosts": ghost_share(corpus, predictor.model.target_bloom, held_out.ids, found.answers),
-        "deciles": deciles(rank, counts[held_out.targets]),
+        "ghosts": ghost_share(known, model.target_bloom, held_out.ids, found.answers),
+        "deciles": deciles(rank, corpus.id_counts("train")[hidden.targets]),
     }
+    if known is not corpus and (lacking := int((corpus.vocab.numbers_in(model.vocab) < 0).sum())):
+        figures["unknown"] = {"names": lacking, "of": corpus.num_ids, "hidden": int((~answerable).sum())}
     if predictor.is_posterior(None):
-        figures["by sum"] = recall(found.by_sum)
+        figures["by sum"] = recall(_with_missed(found.by_sum, answerable))
     if predictor.memory is not None:
-        figures |= {"network": recall(found.network), "memory": recall(found.memory)}
+        apart = {"network": found.network, "memory": found.memory}
+        figures |= {name: recall(_with_missed(ranked, answerable)) for name, ranked in apart.items()}
         figures["weights"] = dict(predictor.memory.weights)
     kinds = (corpus.target_vocab or corpus.vocab).kinds
     if kinds is not None:
-        figures["kinds"] = by_kind(rank, kinds[held_out.targets])
+        figures["kinds"] = by_kind(rank, kinds[hidden.targets])
     if asked.yardsticks:
-        figures["yardsticks"] = _yardsticks(corpus, held_out, predictor.model.config.seq_len, asked)
+        figures["yardsticks"] = _yardsticks(corpus, hidden, model.config.seq_len, asked)
     return figures
+
+
+def _known_to(model: Model, corpus: Corpus, hidden: HeldOut) -> tuple[HeldOut, np.ndarray]:
+    """The hidden elements that a model knows, with its ids, and which of all they are, (rows,)."""
+    numbers = corpus.vocab.numbers_in(model.vocab)
+    targets = numbers if corpus.target_vocab is None else np.arange(len(corpus.target_vocab))
+    held_out = hidden.under(numbers, targets)
+    answerable = held_out.targets >= 0
+    if not answerable.any():
+        raise corpus.unknown_names(model.vocab, numbers)
+    return held_out.take(np.flatnonzero(answerable)), answerable
+
+
+def _with_missed(rank: np.ndarray, answerable: np.ndarray) -> np.ndarray:
+    """Ranks of the answerable rows as ranks of all rows; the others are missed."""
+    every = np.full(len(answerable), DEEPEST)
+    every[answerable] = rank
+    return every
 
 
 def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:

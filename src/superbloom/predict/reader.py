@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from superbloom.config import QueryOptions
-from superbloom.corpus import READ_LOCK
+from superbloom.corpus import READ_LOCK, Vocab
 from superbloom.errors import InputError
 from superbloom.model import Model
 from superbloom.predict.query import Query
@@ -69,15 +69,22 @@ def _check_size(query: Query, max_rows: int, k: int) -> None:
 def _ids(model: Model, context: Sequence[str | Special]) -> list[int]:
     vocab = model.vocab
     return [
-        int(Special.MASK) if name is Special.MASK or (name == MASK_TEXT and name not in vocab) else vocab.id(str(name))
-        for name in context
+        int(Special.MASK) if name is Special.MASK or _is_mask(name, vocab) else vocab.id(str(name)) for name in context
     ]
+
+
+def _is_mask(name: str | Special, vocab: Vocab) -> bool:
+    """Whether a name is [MASK], in any case. Without this, [mask] would be read as the name Mask."""
+    return str(name).upper() == MASK_TEXT and str(name) not in vocab
 
 
 def _text_ids(model: Model, text: str) -> tuple[list[int], list[str]]:
     """The ids of a text, and the words of it that cannot be read."""
     if not model.vocab.is_text:
-        raise InputError(f"the text {text!r:.80} given as context; give a list of names")
+        raise InputError(
+            f"the text {text!r:.80} given, but this model reads names; give a list of names (on the command line, "
+            "names instead of --text)"
+        )
     parts = MASKS.split(text)
     if len(parts) == 1:
         raise InputError(f"{text[:80]!r} has no {MASK_TEXT}; put one where something is to be filled in")

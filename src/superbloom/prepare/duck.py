@@ -13,6 +13,7 @@ import numpy as np
 
 from superbloom.errors import InputError
 from superbloom.prepare.scratch import mapped
+from superbloom.progress import Progress
 from superbloom.runtime import available_cores
 
 BATCH_ROWS = 2**20
@@ -56,7 +57,12 @@ def literal_paths(paths: Sequence[Path]) -> list[str]:
 
 
 def numbers_of_names(
-    database: duckdb.DuckDBPyConnection, table: str, files: Sequence[str], starts: np.ndarray, path: Path
+    database: duckdb.DuckDBPyConnection,
+    table: str,
+    files: Sequence[str],
+    starts: np.ndarray,
+    path: Path,
+    progress: Progress = lambda _: None,
 ) -> np.ndarray:
     """The rowid in a table of distinct names for each name in Parquet files: int32, mapped to the file at `path`.
 
@@ -71,4 +77,5 @@ def numbers_of_names(
     for batch in found.to_arrow_reader(BATCH_ROWS):
         part, place, number = (column.to_numpy() for column in batch.columns)
         numbers[starts[part.astype(np.int64)] + place] = number
+        progress(len(number))
     return numbers

@@ -46,6 +46,8 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 SALVAGE_BYTES = 2**14
 
 # A longer line means a file without line ends, which would fill the memory unnoticed.
+SAMPLE_BYTES = 2**13  # that decide whether a file is text
+MAX_CONTROL_SHARE = 0.02  # of control characters in a text
 MAX_LINE_BYTES = 16 * 2**20
 # A file that unpacks to more than BOMB_BYTES and more than BOMB_RATIO times its size is a bomb. Smaller ones may be
 # honest: a log in order, compressed with zstd, unpacks to 9,000 times its size.
@@ -132,9 +134,24 @@ def open_lines(path: str | os.PathLike[str], progress: Progress | None = None) -
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"line {number:,} of '{os.fspath(path)}' is not UTF-8 (byte 0x{line[error.start]:02x} at "
-                    f"position {error.start:,} of the line); convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+                    f"position {error.start:,} of the line); {how_to_convert(line + stream.peek())}"
                 ) from error
             yield text
+
+
+def how_to_convert(data: bytes) -> str:
+    """What to do about a file that is not UTF-8, from some of its bytes.
+
+    >>> how_to_convert("Malmö".encode("latin-1")), how_to_convert(bytes(range(256)))
+    ('convert it first, e.g. iconv -f LATIN1 -t UTF-8', 'this is no text: give a text file')
+    """
+    some = data[:SAMPLE_BYTES]
+    if some.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "convert it first: iconv -f UTF-16 -t UTF-8"
+    controls = len(some.translate(None, delete=bytes({*range(256)} - {*range(32)} | {*b"\t\n\r\f"})))
+    if b"\0" in some or controls > MAX_CONTROL_SHARE * len(some):
+        return "this is no text: give a text file"
+    return "convert it first, e.g. iconv -f LATIN1 -t UTF-8"
 
 
 class _Stored(io.RawIOBase):

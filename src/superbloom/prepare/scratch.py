@@ -10,11 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from superbloom.storage import remove_dead, temporary_prefix
+
 
 @contextmanager
 def scratch_folder(out: Path | None) -> Iterator[Path]:
     """A temporary folder on the disk of `out`, or without `out`, where the system keeps temporary files."""
-    prefix, parent = (".superbloom-", None) if out is None else (f".{out.name}-", out.resolve().parent)
+    name, parent = ("superbloom", Path(tempfile.gettempdir())) if out is None else (out.name, out.resolve().parent)
+    remove_dead(parent, name)
+    prefix = temporary_prefix(name)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder).resolve()
 

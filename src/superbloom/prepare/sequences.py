@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from superbloom.config import SequencesOptions, document
+from superbloom.config import SequencesOptions, WriteOptions, document
 from superbloom.config.readers import reader_options
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
@@ -17,26 +18,45 @@ from superbloom.progress import Progress, Watch, unwatched
 from superbloom.storage import only_writer
 
 
-@document(SequencesOptions)
+@dataclass
+class SequencesReport(Report):
+    """left_out: the number of names, ids and rows that --min-count and --max-names left out."""
+
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def table(self) -> list[tuple[str, str]]:
+        reasons = {
+            "names": "names left out: too rare",
+            "ids": "ids of these names left out",
+            "rows": "rows left out: no name is left in them",
+        }
+        return super().table() + [(f"{count:,}", reasons[what]) for what, count in self.left_out.items() if count]
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | ({"left_out": self.left_out} if self.left_out else {})
+
+
+@document(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Given,
     out: str | os.PathLike[str],
     options: SequencesOptions | None = None,
     *,
+    overwrite: bool = WriteOptions.overwrite,
     notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
     watch: Watch = unwatched,
     **given: Any,
-) -> Report:
+) -> SequencesReport:
     """Write the corpus folder of these files: a row per line that is not empty."""
     options, paths, out = reader_options(SequencesOptions, options, given), paths_of(files), Path(out)
-    with only_writer(out, "corpus"):
+    with only_writer(out, "corpus", overwrite):
         with watch("reading", total_bytes(paths), True) as progress:
             rows = read_sequences(paths, options, progress=progress)
             corpus = Corpus.from_keyed(
                 rows, min_count=options.min_count, max_names=options.max_names, source=source_of(paths)
             )
-        corpus.save(out)
-    return Report(corpus.counts())
+        corpus.save(out, overwrite=overwrite)
+    return SequencesReport(corpus.counts(), corpus.info.get("left out", {}))
 
 
 def read_sequences(

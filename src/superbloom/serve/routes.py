@@ -275,7 +275,7 @@ async def names(
     prefix: Annotated[str, Query(max_length=MAX_PREFIX_LENGTH)] = "",
     k: Annotated[int, Query(ge=1, le=MAX_COMPLETIONS)] = 10,
 ) -> Response:
-    """The most frequent names that start with a prefix."""
+    """The most frequent names that start with a prefix, whatever its case, accents and punctuation."""
 
     def complete(service: Service) -> Response:
         vocab = service.predictor.model.vocab

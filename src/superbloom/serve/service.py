@@ -248,6 +248,8 @@ class Models:
         predictor = served.predictor
         empty: str | list[str] = MASK_TEXT if predictor.model.vocab.is_text else []
         predictor.answer([predictor.query(empty, k) for k in (1, 10)])
+        for vocab in (predictor.model.vocab, predictor.model.target_vocab):
+            assert vocab.folded  # otherwise the first name that is not typed exactly takes seconds
         return served
 
     async def close(self) -> None:

@@ -7,6 +7,8 @@ from superbloom.storage.folder import (
     MANIFESTS,
     OPTIONAL_FILES,
     REQUIRED_FILES,
+    already_there,
+    check_replaceable,
     leads_out,
     new_folder,
     only_writer,
@@ -16,6 +18,7 @@ from superbloom.storage.folder import (
 )
 from superbloom.storage.locks import close_inherited_locks, locked
 from superbloom.storage.mapped import Mapped, Version, version
+from superbloom.storage.temporary import remove_dead, temporary_prefix
 
 __all__ = [
     "CARD_FILE",
@@ -24,6 +27,8 @@ __all__ = [
     "REQUIRED_FILES",
     "Mapped",
     "Version",
+    "already_there",
+    "check_replaceable",
     "close_inherited_locks",
     "fsync",
     "leads_out",
@@ -34,7 +39,9 @@ __all__ = [
     "read_consistently",
     "read_folder",
     "read_json",
+    "remove_dead",
     "sha256",
+    "temporary_prefix",
     "version",
     "write_arrow",
     "write_atomically",

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from superbloom.errors import InputError
+from superbloom.storage.temporary import remove_dead, temporary_prefix
 
 _T = TypeVar("_T")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write one file: temporary name in the same folder, fsync, rename, fsync of the folder."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    remove_dead(path.parent, path.name)
+    handle, temporary = tempfile.mkstemp(prefix=temporary_prefix(path.name), dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, 0o644)  # tempfile lets only the owner read

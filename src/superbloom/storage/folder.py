@@ -22,6 +22,7 @@ from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 from superbloom.storage.atomic import fsync, read_consistently, swap
 from superbloom.storage.locks import holds, locked
+from superbloom.storage.temporary import remove_dead, temporary_prefix
 from superbloom.version import __version__
 
 VERSION = 1  # of the format
@@ -52,33 +53,35 @@ MIN_SPARSE_BYTES = 2**30  # larger files that are mostly holes are refused: read
 
 
 @contextmanager
-def new_folder(path: str | Path, kind: str, content: dict[str, Any]) -> Iterator[Path]:
+def new_folder(path: str | Path, kind: str, content: dict[str, Any], overwrite: bool) -> Iterator[Path]:
     """Write a folder: the block fills the temporary folder it gets, which then becomes `path`.
 
-    An older folder of the same kind is replaced. Anything else at `path` is refused and stays. If the block raises,
-    nothing changes.
+    overwrite: replace an older folder of the same kind. Anything else at `path` is refused and stays. If the block
+    raises, nothing changes.
     """
     path = Path(path).resolve()  # a link stays; the folder it points to is replaced
-    with only_writer(path, kind):
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    with only_writer(path, kind, overwrite):
+        temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), dir=path.parent))
         try:
             yield temporary
             _seal(temporary, kind, content)
             temporary.chmod(0o755)
-            check_replaceable(path, kind)  # again: something else may have appeared there meanwhile
+            check_replaceable(path, kind, overwrite)  # again: something else may have appeared there meanwhile
             swap(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def only_writer(path: str | Path, kind: str) -> Iterator[None]:
+def only_writer(path: str | Path, kind: str, overwrite: bool) -> Iterator[None]:
     """Be the only process that writes this folder during the block; InputError if another process already is.
 
+    overwrite: a finished folder of this kind may be there; InputError if it is and may not be.
+    What killed writers of this folder left beside it is removed.
     Long commands take this lock first. Otherwise a process could compute for hours and then be refused, or lose its
     result to another one.
     """
-    check_replaceable(Path(path), kind)
+    check_replaceable(Path(path), kind, overwrite)
     path = Path(path).resolve()  # a folder has one lock, whatever link leads to it
     lock = path.with_name(f".{path.name}.lock")
     created = [folder for folder in path.parents if not folder.exists()]
@@ -88,6 +91,7 @@ def only_writer(path: str | Path, kind: str) -> Iterator[None]:
         return
     try:
         with locked(lock, f"another process is writing {path}; wait for it, or choose another --out"):
+            remove_dead(path.parent, path.name)
             try:
                 yield
             finally:
@@ -99,12 +103,12 @@ def only_writer(path: str | Path, kind: str) -> Iterator[None]:
                 folder.rmdir()
 
 
-def check_replaceable(path: Path, kind: str) -> None:
-    """Raise InputError if writing a folder of this kind at `path` would destroy something else."""
-    read_consistently(path, lambda: _check_replaceable(path, kind))
+def check_replaceable(path: Path, kind: str, overwrite: bool) -> None:
+    """Raise InputError if a folder of this kind at `path` would destroy something that may not be overwritten."""
+    read_consistently(path, lambda: _check_replaceable(path, kind, overwrite))
 
 
-def _check_replaceable(path: Path, kind: str) -> None:
+def _check_replaceable(path: Path, kind: str, overwrite: bool) -> None:
     if path.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise InputError(f"{path} is the current folder or one above it; name a folder inside it")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -122,6 +126,19 @@ def _check_replaceable(path: Path, kind: str) -> None:
         raise InputError(
             f"{path} also holds {min(strangers)!r}, no part of a {kind}; move it away or choose another --out"
         )
+    if not overwrite:
+        raise already_there(path, f"holds a {kind}")
+
+
+def already_there(path: Path, state: str) -> InputError:
+    """The error that refuses to replace something without being asked to.
+
+    >>> print(already_there(Path("shop"), "holds a corpus"))
+    shop already holds a corpus; --overwrite (overwrite=True in Python) replaces it, or choose another --out
+    """
+    return InputError(
+        f"{path} already {state}; --overwrite (overwrite=True in Python) replaces it, or choose another --out"
+    )
 
 
 def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, Any]:

@@ -49,10 +49,17 @@ MAX_HISTORY = 10_000  # validations kept in metrics.json
 MAX_CARD_BYTES = 2**20
 
 
-def save(model: Model, folder: str | Path, *, training: dict[str, Any], metrics: dict[str, Any]) -> None:
-    """Write the model folder, whole or not at all."""
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    training: dict[str, Any],
+    metrics: dict[str, Any],
+    overwrite: bool = True,
+) -> None:
+    """Write the model folder, whole or not at all. overwrite=False refuses to replace a model."""
     content = {"model": asdict(model.config), "training": training}
-    with new_folder(folder, "model", content) as temporary:
+    with new_folder(folder, "model", content, overwrite) as temporary:
         weights = {name: part.contiguous() for name, part in model.network.state_dict().items()}
         write_tensors(weights, temporary / "model.safetensors")
         write_tensors(_tables(model.bloom), temporary / "bloom.safetensors")

@@ -102,6 +102,10 @@ class RunFolder:
                 f"{self.path} holds an interrupted run; --resume continues it, --overwrite deletes it and starts over"
             )
 
+    def is_begun(self) -> bool:
+        """Whether there is a run to resume. It was allowed to replace the model when it began."""
+        return bool(checkpoints(self.path)) or ((self.path / SETTINGS_FILE).is_file() and not self._is_finished())
+
     def begin(self, resume: bool) -> None:
         """Make the folder ready for training. fit calls it when nothing is left that could be refused."""
         if self.settings is None or not is_main_process():

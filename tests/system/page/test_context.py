@@ -47,6 +47,36 @@ def test_names_are_chosen_with_the_keyboard_alone(visitor, address, check):
     check(20, "names are chosen, taken out and answered by the keyboard alone")
 
 
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_enter_takes_the_first_suggestion(visitor, address, is_fast):
+    visitor.expected = ("422",)
+    page = visitor.open(address, ("c", SEVEN))
+    page.locator("#name").press_sequentially("RING 3, NAME")
+    options = page.get_by_role("listbox").get_by_role("option")
+    if not is_fast:  # else Enter comes before the list
+        expect(options).to_have_count(8)
+    page.keyboard.press("Enter")
+    expect(page.locator(".chip")).to_have_count(2)
+    first = page.locator(".chip .name").nth(1).text_content()
+    assert first.startswith("ring 3 name ")
+    expect(page.get_by_role("alert")).to_be_empty()
+    page.locator("#name").press_sequentially(TWO.upper().replace(" ", "-"))
+    page.keyboard.press("Enter")  # one name, written in another way: it wins over every suggestion
+    has_chips(page, SEVEN, first, TWO)
+
+
+def test_enter_takes_no_suggestion_after_escape(visitor, address):
+    visitor.expected = ("422",)
+    page = visitor.open(address, ("c", SEVEN))
+    page.locator("#name").press_sequentially("ring 3 n")
+    expect(page.get_by_role("listbox").get_by_role("option")).to_have_count(8)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    refused = page.get_by_role("alert").locator("p")
+    expect(refused).to_contain_text("'ring 3 n' is not among the 196 names; did you mean ")
+    has_chips(page, SEVEN)
+
+
 def test_a_page_that_needs_a_mouse_is_noticed(visitor, model, spoil, check):
     spoil("suggest.js", 'if ((event.key === "ArrowDown"', 'if ((event.key === "Nothing"')
     with serving(model) as address, pytest.raises(AssertionError, match="aria-selected") as noticed:

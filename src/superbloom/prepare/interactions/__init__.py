@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from superbloom.config import InteractionsOptions, document
+from superbloom.config import InteractionsOptions, WriteOptions, document
 from superbloom.config.readers import reader_options
 from superbloom.corpus import Corpus
 from superbloom.prepare.files import Given, paths_of, source_of, total_bytes
@@ -32,27 +32,27 @@ from superbloom.storage import only_writer
 __all__ = ["InteractionsReport", "from_interactions", "prepare_interactions"]
 
 
-@document(InteractionsOptions)
+@document(InteractionsOptions, WriteOptions)
 def prepare_interactions(
     files: Given,
     out: str | os.PathLike[str],
     options: InteractionsOptions | None = None,
     *,
-    notice: Notice = unnoticed,  # noqa: ARG001 (every reader takes it)
+    overwrite: bool = WriteOptions.overwrite,
+    notice: Notice = unnoticed,
     watch: Watch = unwatched,
     **given: Any,
 ) -> InteractionsReport:
     """Write the corpus folder of the log in these files: a row per user. The rest of the log lies on disk meanwhile."""
     options, paths, out = reader_options(InteractionsOptions, options, given), paths_of(files), Path(out)
-    with only_writer(out, "corpus"):
+    with only_writer(out, "corpus", overwrite):
         with working(options, out) as (engine, folder):
             found = find_files(paths, folder)
-            columns = Columns(options.user, options.item, options.time)
             with watch("reading", total_bytes([file.path for file in found]), True) as progress:
-                log = log_of_files(found, columns, folder / "log", options.format, options.encoding, progress)
+                log = log_of_files(found, options, folder / "log", progress, notice)
             events = sort_events(log, options, engine, folder, watch)
             corpus = assemble(events, options, source_of(paths), watch)
-        corpus.save(out)
+        corpus.save(out, overwrite=overwrite)
     return InteractionsReport(corpus.counts(), corpus.info["dropped"])
 
 
@@ -74,6 +74,6 @@ def from_interactions(
     """
     chosen = reader_options(InteractionsOptions, None, {"user": user, "item": item, **options})
     with working(chosen, None) as (engine, folder):
-        log = log_of_frame(events, Columns(chosen.user, chosen.item, chosen.time), folder / "log")
+        log = log_of_frame(events, Columns.of(chosen), folder / "log")
         found = sort_events(log, chosen, engine, folder, unwatched)
         return assemble(found, chosen, type(events).__name__, unwatched)

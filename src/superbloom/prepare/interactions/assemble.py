@@ -127,6 +127,8 @@ def _dropped(events: Events, options: InteractionsOptions, kept: int) -> dict[st
     counts, unreadable = events.counts, events.seen.unreadable
     complete = counts["events"] - counts["user"] - counts["item"] - counts["at"]
     dropped = {
+        "without a rating": events.seen.unrated,
+        f"rated below {options.min_rating or 0:g}": events.seen.rated_low,
         "without a user": counts["user"],
         "without an item": counts["item"],
         "without a time": counts["at"] - unreadable,

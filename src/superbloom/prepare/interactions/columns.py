@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
 
 ALLOWED = "give text or whole numbers"
@@ -27,20 +28,34 @@ class Columns:
     user: str
     item: str
     time: str | None
+    rating: str | None = None
+    time_format: str | None = None
+    min_rating: float | None = None
+
+    @classmethod
+    def of(cls, options: InteractionsOptions) -> Columns:
+        return cls(**{spec.name: getattr(options, spec.name) for spec in fields(cls)})
 
     def wanted(self) -> dict[str, str]:
-        wanted = {"user": self.user, "item": self.item, "time": self.time}
+        wanted = {"user": self.user, "item": self.item, "time": self.time, "rating": self.rating}
         return {role: name for role, name in wanted.items() if name is not None}
 
 
 @dataclass
 class Seen:
-    """What was seen among the times of a log: kinds, fractions, and the number that cannot be read with an example."""
+    """What was seen among the times and ratings of a log.
+
+    unreadable: the number of times that cannot be read, with an example. timed: the number of events that have a time.
+    unrated, rated_low: the number of events that are left out because of their rating.
+    """
 
     kinds: set[str] = field(default_factory=set)
     fractions: bool = False
     unreadable: int = 0
+    timed: int = 0
     example: str = ""
+    unrated: int = 0
+    rated_low: int = 0
 
 
 def find_column(name: str, names: Sequence[str], where: str, header: bool = True) -> int:
@@ -122,15 +137,41 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
+def is_rated(column: pa.ChunkedArray, columns: Columns, where: str, seen: Seen) -> pa.Array:
+    """Whether each event has at least the lowest rating; the others are counted in `seen`."""
+    values, kind = _plain(column)
+    if is_text(kind):
+        values = pc.utf8_trim_whitespace(values)
+        values = pc.if_else(pc.equal(values, ""), None, values)
+    try:
+        numbers = values.cast(pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0][:80]
+        raise InputError(f"column {columns.rating!r} of {where} holds no ratings ({reason}); give numbers") from None
+    there = pc.fill_null(pc.invert(pc.is_nan(numbers)), False)
+    enough = pc.fill_null(pc.greater_equal(numbers, columns.min_rating), False)
+    seen.unrated += pc.sum(pc.invert(there)).as_py() or 0
+    seen.rated_low += pc.sum(pc.and_(there, pc.invert(enough))).as_py() or 0
+    return enough
+
+
 def times_of(
-    column: pa.ChunkedArray, counted: pa.Array, name: str, where: str, seen: Seen
+    column: pa.ChunkedArray, counted: pa.Array, columns: Columns, where: str, seen: Seen
 ) -> tuple[pa.Array, pa.Array]:
     """A column as times rounded down, and the fractions lost. Unreadable times of `counted` events go to `seen`."""
     column, kind = _plain(column)
+    name = columns.time
     if pa.types.is_null(kind):
         return column.cast(pa.int64()), column.cast(pa.float64())
     there = pc.is_valid(column)
-    if is_text(kind):
+    if columns.time_format is not None:
+        if not (is_text(kind) or pa.types.is_integer(kind)):
+            raise InputError(f"column {name!r} of {where} is {kind!s:.80}, which needs no --time-format; leave it out")
+        column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        there = pc.fill_null(pc.not_equal(column, ""), False)
+        seen.kinds.add("dates")
+        values = _formatted(pc.if_else(there, column, None), columns.time_format)
+    elif is_text(kind):
         column = column.cast(pa.string())
         there = pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(column), ""), False)
         values = _parsed(pc.if_else(there, column, None), seen.kinds)
@@ -147,7 +188,9 @@ def times_of(
     if len(seen.kinds) > 1:
         raise InputError(f"column {name!r} of {where} has both numbers and dates among its times; give one kind")
     time, fraction = _rounded(values)
-    lost = pc.and_(pc.and_(there, pc.is_null(time)), counted)
+    counted = pc.and_(there, counted)
+    seen.timed += pc.sum(counted).as_py() or 0
+    lost = pc.and_(counted, pc.is_null(time))
     if pc.any(lost).as_py():
         seen.unreadable += pc.sum(lost).as_py()
         seen.example = seen.example or str(column.filter(lost)[0].as_py())
@@ -164,6 +207,22 @@ def _rounded(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     down = np.floor(np.where(fits, numbers, 0))
     missing = ~fits
     return pa.array(down.astype(np.int64), mask=missing), pa.array(np.where(fits, numbers, 0) - down, mask=missing)
+
+
+def _formatted(texts: pa.Array, time_format: str) -> pa.Array:
+    """Text as microseconds since 1970, by a format of strptime; null if it does not fit. Without a zone it is UTC.
+
+    >>> _formatted(pa.array(["02.01.1970", "1970-01-02", None]), "%d.%m.%Y").to_pylist()
+    [86400000000, None, None]
+    """
+    encoded = texts.dictionary_encode()
+    times: list[int | None] = []
+    for text in encoded.dictionary.to_pylist():
+        try:
+            times.append(_since_1970(datetime.strptime(text, time_format)))
+        except ValueError:
+            times.append(None)
+    return pa.array(times, pa.int64()).take(encoded.indices)
 
 
 def _parsed(texts: pa.Array, kinds: set[str]) -> pa.Array:
@@ -210,7 +269,10 @@ def _microseconds(text: str) -> int:
     >>> _microseconds("1970-01-01T01:00:01.5+01:00"), _microseconds("1970-01-02")
     (1500000, 86400000000)
     """
-    time = datetime.fromisoformat(text.strip())
+    return _since_1970(datetime.fromisoformat(text.strip()))
+
+
+def _since_1970(time: datetime) -> int:
     time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     since = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

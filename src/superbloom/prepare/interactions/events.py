@@ -26,6 +26,8 @@ from superbloom.prepare.interactions.engines import Engine
 from superbloom.prepare.interactions.tables import Log
 from superbloom.progress import Watch
 
+MAX_UNREADABLE_SHARE = 0.1  # of the times; a column of which more cannot be read is a mistake
+
 
 @dataclass(frozen=True)
 class Events:
@@ -138,18 +140,31 @@ def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
 
 
 def _check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:
+    if not missing["events"] and log.seen.rated_low + log.seen.unrated:
+        raise InputError(f"no event has a {options.rating!r} of at least {options.min_rating:g}; lower --min-rating")
     if not missing["events"]:
         raise InputError("the log holds no events; at least one is needed")
     complete = missing["events"] - missing["user"] - missing["item"] - missing["at"]
     if not complete and missing["at"]:
         shown = f"one is {log.seen.example!r:.80}; " if log.seen.unreadable else ""
+        raise InputError(f"none of the times in column {options.time!r} can be read; {shown}{_allowed_times(options)}")
+    if log.seen.unreadable > MAX_UNREADABLE_SHARE * log.seen.timed:
         raise InputError(
-            f"none of the times in column {options.time!r} can be read; {shown}"
-            "numbers, timestamps and ISO dates like 2020-12-31T23:59:59 are allowed"
+            f"{log.seen.unreadable:,} of {log.seen.timed:,} times in column {options.time!r} cannot be read, one is "
+            f"{log.seen.example!r:.80}; {_allowed_times(options)}"
         )
     if not complete:
         what = "user" if missing["user"] >= missing["item"] else "item"
         raise InputError(f"all {missing['events']:,} events lack a user or an item; is --{what} the right column?")
+
+
+def _allowed_times(options: InteractionsOptions) -> str:
+    if options.time_format is not None:
+        return f"they have to be written like --time-format {options.time_format!r}"
+    return (
+        "numbers, timestamps and ISO dates like 2020-12-31T23:59:59 are allowed; for others give "
+        "--time-format '%d.%m.%Y'"
+    )
 
 
 def _check_items(filtered: dict[str, int], options: InteractionsOptions) -> None:

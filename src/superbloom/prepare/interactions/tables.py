@@ -1,6 +1,7 @@
 """Any interaction log → Parquet files of user, item and time that an engine can read.
 
-    text        CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines; packed or not
+    text        CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines, JSON lines;
+                packed or not
     Parquet     a file, or a folder of part files; files with plain columns are not copied
     DataFrame   pandas, polars, Arrow and whatever else narwhals reads
 
@@ -31,6 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
 from superbloom.prepare.files import open_bytes
 from superbloom.prepare.interactions.columns import (
@@ -38,12 +40,14 @@ from superbloom.prepare.interactions.columns import (
     Columns,
     Seen,
     find_column,
+    is_rated,
     is_text,
     names_of,
     times_of,
     whole,
 )
 from superbloom.prepare.interactions.text_tables import File, read_text, with_partition
+from superbloom.prepare.report import Notice
 from superbloom.progress import Progress
 
 BATCH_EVENTS = 2**18
@@ -103,15 +107,17 @@ def _fetched(address: str, target: Path) -> Path:
 
 
 def log_of_files(
-    files: Sequence[File], columns: Columns, folder: Path, format_: str, encoding: str, progress: Progress
+    files: Sequence[File], options: InteractionsOptions, folder: Path, progress: Progress, notice: Notice
 ) -> Log:
     """The log in these files, as Parquet files in `folder`."""
+    columns, encoding = Columns.of(options), options.encoding
     try:
         "".encode(encoding)  # it refuses codecs that are not for text
     except (LookupError, UnicodeError):
         raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
     folder.mkdir()
-    plain = columns.time is not None and all(_is_plain(file, columns) for file in files)
+    as_it_is = columns.time is not None and columns.time_format is None and columns.rating is None
+    plain = as_it_is and all(_is_plain(file, columns) for file in files)
     if plain and len({_kinds(file, columns) for file in files}) == 1:
         for number, file in enumerate(files):
             (folder / f"part-{number:05d}.parquet").symlink_to(file.path.absolute())
@@ -120,7 +126,7 @@ def log_of_files(
 
     def pieces() -> Iterator[tuple[str, pa.Table]]:
         for file in files:
-            for table in _read(file, columns, format_, encoding, progress):
+            for table in _read(file, columns, options, progress, notice):
                 yield f"'{file.name}'", table
 
     return _copy(pieces(), columns, folder)
@@ -174,13 +180,15 @@ def _head(path: Path) -> bytes:
         return stream.read(4)
 
 
-def _read(file: File, columns: Columns, format_: str, encoding: str, progress: Progress) -> Iterator[pa.Table]:
-    """The columns of a file, not converted and named user, item, time, in batches."""
+def _read(
+    file: File, columns: Columns, options: InteractionsOptions, progress: Progress, notice: Notice
+) -> Iterator[pa.Table]:
+    """The columns of a file, not converted and named user, item, time, rating, in batches."""
     if _head(file.path) == b"PAR1":
         yield from _read_parquet(file, columns, progress)
     else:
         with open_bytes("-" if file.name == "-" else file.path, progress) as stream:
-            yield from read_text(file, stream, columns, format_, encoding)
+            yield from read_text(file, stream, columns, options.format, options.encoding, notice)
 
 
 def _read_parquet(file: File, columns: Columns, progress: Progress) -> Iterator[pa.Table]:
@@ -213,7 +221,9 @@ def log_of_frame(frame: Any, columns: Columns, folder: Path) -> Log:
     chosen = {role: names[find_column(name, names, "the table")] for role, name in columns.wanted().items()}
     selected = data.select(*dict.fromkeys(chosen.values()))
     eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
-    table = pa.table({role: _arrow_column(eager[name], name, role == "time") for role, name in chosen.items()})
+    table = pa.table(
+        {role: _arrow_column(eager[name], name, role in ("time", "rating")) for role, name in chosen.items()}
+    )
     folder.mkdir()
     starts = range(0, max(1, table.num_rows), BATCH_EVENTS)
     return _copy((("the table", table.slice(start, BATCH_EVENTS)) for start in starts), columns, folder)
@@ -261,12 +271,14 @@ def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path
                 waiting.clear()
 
         for where, piece in pieces:
+            if columns.rating is not None:
+                piece = piece.filter(is_rated(piece["rating"], columns, where, log.seen))
             user = names_of(piece["user"], columns.user, where)
             item = names_of(piece["item"], columns.item, where)
             time = fraction = None
             if columns.time is not None:
                 time, fraction = times_of(
-                    piece["time"], pc.and_(pc.is_valid(user), pc.is_valid(item)), columns.time, where, log.seen
+                    piece["time"], pc.and_(pc.is_valid(user), pc.is_valid(item)), columns, where, log.seen
                 )
             size = piece.num_rows
             arrays = [

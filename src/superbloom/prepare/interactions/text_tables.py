@@ -1,4 +1,4 @@
-"""Text files as tables: CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]` and `user item item …` lines.
+"""Text files as tables: CSV, TSV, `a::b::c`, RecBole's .inter, `user item [time]`, `user item item …` and JSON lines.
 
 The first lines decide what separates the fields, whether they are quoted, and whether there is a header. The text is
 then read in batches, as columns named user, item and time.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import RECBOLE_TYPE, Columns, find_column
+from superbloom.prepare.interactions.columns import ALLOWED, RECBOLE_TYPE, Columns, find_column, whole
+from superbloom.prepare.report import Notice
 
 HEAD_BYTES = 2**18  # that decide the layout of a text file
 BLOCK_BYTES = 2**23
@@ -29,6 +31,7 @@ SEPARATORS = ("\t", ",", ";", "::", " ")
 # pyarrow splits only at single bytes, so other separators are replaced by this one, which no text holds.
 UNIT = b"\x1f"
 END = "\x1fend"
+MAX_KEY_LINES = 100  # of JSON, whose keys are the columns
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -51,9 +54,9 @@ def with_partition(found: dict[str, Any], size: int, columns: Columns, file: Fil
 
 
 def read_text(
-    file: File, stream: io.BufferedReader, columns: Columns, format_: str, encoding: str
+    file: File, stream: io.BufferedReader, columns: Columns, format_: str, encoding: str, notice: Notice
 ) -> Iterator[pa.Table]:
-    """The columns of a text, not converted and named user, item, time, in batches."""
+    """The columns of a text, not converted and named user, item, time, rating, in batches."""
     head = stream.read(HEAD_BYTES)
     cut = len(head) == HEAD_BYTES
     text = _decoded(head, encoding, cut, file)
@@ -66,10 +69,18 @@ def read_text(
     lines = lines[:-1] if cut and len(lines) > 1 else lines
     if not any(line.strip() for line in lines):
         return
-    layout = layout_of(lines, columns, format_, file)
+    is_json = format_ == "jsonl" or (format_ == "auto" and _is_json(lines))
+    layout = None if is_json else layout_of(lines, columns, format_, file)
+    if layout is None and not is_json:
+        notice(
+            f"'{file.name}' is read as lines `user item item …`: is the first field of each line a user? If it is an "
+            "item, use `prepare sequences --sep ' '`"
+        )
     source = _utf8(head, stream, encoding, file, layout.end if layout else b"")
     try:
-        if layout is None:
+        if is_json:
+            yield from _read_json(source, _json_keys(lines, columns, file), columns, file)
+        elif layout is None:
             yield from _read_lines(source, "\t" if any("\t" in line for line in lines) else None, file)
         else:
             yield from _read_table(source, layout, columns, file)
@@ -106,6 +117,8 @@ def layout_of(lines: list[str], columns: Columns, format_: str, file: File) -> L
     if format_ == "lines" or (format_ == "auto" and _is_ragged(lines, wanted)):
         if columns.time is not None:
             raise InputError(f"'{file.name}' has lines `user item item …`, without times; leave out --time")
+        if columns.rating is not None:
+            raise InputError(f"'{file.name}' has lines `user item item …`, without ratings; leave out --rating")
         return None
     first = next(number for number, line in enumerate(lines) if line.strip())
     separator = _separator(lines, wanted)
@@ -282,6 +295,64 @@ def _read_lines(source: io.BufferedReader, separator: str | None, file: File) ->
                 "item": pa.array(items, pa.large_string()),
             }
         )
+
+
+def _is_json(lines: list[str]) -> bool:
+    """Whether the first line is a JSON object; an array of objects also counts, and is refused later."""
+    first = next(line for line in lines if line.strip()).strip()
+    return first.startswith("{") or first.replace(" ", "").startswith(("[{", "[\n")) or first == "["
+
+
+def _json_keys(lines: list[str], columns: Columns, file: File) -> dict[str, str]:
+    """The key of each column that is not in the names of folders, by the first lines."""
+    known: dict[str, None] = {}
+    filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    for number, line in islice(filled, MAX_KEY_LINES):
+        known |= dict.fromkeys(_json_object(line, number, file))
+    names = [*known, *file.partition]
+    found = {role: names[find_column(name, names, f"'{file.name}'")] for role, name in columns.wanted().items()}
+    return {role: name for role, name in found.items() if name in known}
+
+
+def _read_json(source: io.BufferedReader, keys: dict[str, str], columns: Columns, file: File) -> Iterator[pa.Table]:
+    """JSON lines: an object per line."""
+    number = 0
+    for block in _whole_lines(source):
+        try:
+            lines = block.decode().split("\n")
+        except UnicodeDecodeError:
+            raise _bad_text(file, "UTF8") from None
+        values: dict[str, list[str | None]] = {role: [] for role in keys}
+        for line in lines[:-1] if block.endswith(b"\n") else lines:
+            number += 1
+            if line.strip():
+                found = _json_object(line, number, file)
+                for role, key in keys.items():
+                    values[role].append(_json_text(found.get(key), key, number, role in ("time", "rating"), file))
+        size = len(next(iter(values.values())))
+        yield with_partition({role: pa.array(some, pa.string()) for role, some in values.items()}, size, columns, file)
+
+
+def _json_object(line: str, number: int, file: File) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if type(found) is not dict:
+        hint = "; jq -c '.[]' makes lines of an array" if line.lstrip().startswith("[") else ""
+        raise InputError(f"line {number:,} of '{file.name}' is {line!r:.80}; give a JSON object on each line{hint}")
+    return found
+
+
+def _json_text(value: Any, key: str, number: int, is_number: bool, file: File) -> str | None:
+    """A value as text. As names, 1, "1" and 1.0 are the same."""
+    if value is None or type(value) is str:
+        return value if value is None or not any("\ud800" <= c <= "\udfff" for c in value) else None
+    if type(value) is int or (type(value) is float and is_number):
+        return str(value)
+    if type(value) is float:
+        return whole([value], key)[0]
+    raise InputError(f"line {number:,} of '{file.name}': {key!r} is {json.dumps(value):.80}; {ALLOWED}")
 
 
 def _decoded(head: bytes, encoding: str, cut: bool, file: File) -> str:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from superbloom.config import TextOptions, document
+from superbloom.config import TextOptions, WriteOptions, document
 from superbloom.config.readers import reader_options
 from superbloom.corpus import Kind
 from superbloom.errors import InputError
@@ -54,12 +54,13 @@ class TextReport(Report):
         return super().document() | {"left_out": self.left_out}
 
 
-@document(TextOptions)
+@document(TextOptions, WriteOptions)
 def prepare_text(
     files: Given,
     out: str | os.PathLike[str],
     options: TextOptions | None = None,
     *,
+    overwrite: bool = WriteOptions.overwrite,
     notice: Notice = unnoticed,
     watch: Watch = unwatched,
     **given: Any,
@@ -72,7 +73,7 @@ def prepare_text(
         word_pieces = read_word_pieces(Path(options.wordpieces))
         check_size(options.vocab_size, word_pieces, f"'{options.wordpieces}'")
     processes = pool_size(options.workers, options.memory, WORKER_BYTES)
-    with only_writer(out, "corpus"), scratch_folder(out) as folder:
+    with only_writer(out, "corpus", overwrite), scratch_folder(out) as folder:
         with Pool(processes) as pool:
             reading = Reading(folder, not options.cased, options.errors)
             with watch("reading", total_bytes(found), True) as progress:
@@ -99,5 +100,5 @@ def prepare_text(
             left_out=examples,
         )
         corpus.info = {"source": source_of(paths), "min_count": options.min_count, "counted": report.counts}
-        corpus.save(out)
+        corpus.save(out, overwrite=overwrite)
     return report

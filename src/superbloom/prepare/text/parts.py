@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from superbloom.config.readers import OnBadBytes
 from superbloom.corpus import Reader, Words
 from superbloom.errors import InputError
+from superbloom.prepare.files import how_to_convert
 from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
 
 
@@ -96,10 +97,11 @@ def _not_utf8(piece: Piece) -> InputError:
         line = piece.line + piece.data.count(b"\n", 0, error.start)
         place = error.start - (piece.data.rfind(b"\n", 0, error.start) + 1)
         byte = piece.data[error.start]
-    return InputError(
-        f"line {line:,} of '{piece.path}' is not UTF-8 (byte 0x{byte:02x} at position {place:,} of the line); "
-        "convert it first, e.g. iconv -f LATIN1 -t UTF-8, or continue with --errors replace"
-    )
+    advice = how_to_convert(piece.data)
+    if advice.startswith("convert"):
+        advice += ", or continue with --errors replace"
+    where = f"(byte 0x{byte:02x} at position {place:,} of the line)"
+    return InputError(f"line {line:,} of '{piece.path}' is not UTF-8 {where}; {advice}")
 
 
 def count_pairs(words: Words, reader: Reader) -> np.ndarray:

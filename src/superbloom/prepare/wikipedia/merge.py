@@ -21,6 +21,7 @@ from superbloom.errors import InputError
 from superbloom.prepare.duck import literal_paths, new_database, numbers_of_names
 from superbloom.prepare.wikipedia.parts import ARTICLE, DISAMBIGUATION
 from superbloom.prepare.wikipedia.wikitext import NO_TITLE, OTHER_NAMESPACE, OTHER_WIKI
+from superbloom.progress import Progress, Watch, unwatched
 
 # Where a name leads, if not to a name: to no page of the dump, to no article, or to an article that is left out.
 MISSING, ASTRAY, LEFT_OUT = -1, -2, -3
@@ -37,15 +38,16 @@ class Rows(NamedTuple):
 
 
 def merge(
-    folder: Path, parts: Sequence[str], options: WikipediaOptions, memory: int, threads: int
+    folder: Path, parts: Sequence[str], options: WikipediaOptions, memory: int, threads: int, watch: Watch = unwatched
 ) -> tuple[Corpus, Counter[str]]:
     """The corpus, whose arrays still lie in the folder, and the counts of all steps."""
     counts: Counter[str] = Counter()
     with new_database(folder / "names.duckdb", memory, threads) as database:
-        names = Names(database, folder, parts)
-        leads_to, new = read_pages(names, counts)
-        ends_at = follow_redirects(leads_to, options.open_links)
-        rows = read_links(names, ends_at, new, options.drop_repeats, counts)
+        names = Names(database, folder, parts, watch)
+        with watch("following links", 2 * len(parts), False) as names.progress:
+            leads_to, new = read_pages(names, counts)
+            ends_at = follow_redirects(leads_to, options.open_links)
+            rows = read_links(names, ends_at, new, options.drop_repeats, counts)
         vocab, ids = rank(names, rows, options, counts)
         lengths = translate(rows, ids)
         filled = lengths > 0
@@ -67,15 +69,18 @@ def merge(
 class Names:
     """The distinct names of all parts, numbered by the rows of a table, and the numbers of the names of each part."""
 
-    def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path, parts: Sequence[str]) -> None:
+    def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path, parts: Sequence[str], watch: Watch) -> None:
         self.database, self.folder, self.parts = database, folder, parts
+        self.progress: Progress = lambda _: None  # called with each part that is read
         files = literal_paths([folder / f"{part}.parquet" for part in parts])
         # Without hive_partitioning = false, a folder named key=value would become a column.
         source = "read_parquet(?, hive_partitioning = false)"
-        database.execute(f"CREATE TABLE names AS SELECT DISTINCT name FROM {source}", [files])
+        with watch("merging names", None, False):
+            database.execute(f"CREATE TABLE names AS SELECT DISTINCT name FROM {source}", [files])
         self.size = int(database.sql("SELECT count(*) FROM names").fetchall()[0][0])
         self.starts = np.cumsum([0, *(int(arrays["names"]) for arrays in self.arrays())])
-        self.numbers = numbers_of_names(database, "names", files, self.starts, folder / "numbers")
+        with watch("numbering names", int(self.starts[-1]), False) as progress:
+            self.numbers = numbers_of_names(database, "names", files, self.starts, folder / "numbers", progress)
 
     def arrays(self) -> Iterator[Any]:
         """Yield the arrays of each part."""
@@ -87,6 +92,7 @@ class Names:
         """Yield the arrays of each part and the numbers of its names."""
         for arrays, start, stop in zip(self.arrays(), self.starts, self.starts[1:], strict=False):
             yield arrays, self.numbers[start:stop]
+            self.progress(1)
 
     def spell(self, numbers: np.ndarray) -> pa.Array:
         """The names with these numbers, in this order."""

@@ -15,9 +15,13 @@ export class Chips {
       complete,
       say,
       choose: (name) => this.add(name),
-      typed: async (text) => {
+      // A name that the server knows wins; else the first suggestion is meant.
+      typed: async (text, first) => {
         try {
-          const name = await check(text);
+          const name = await check(text).catch((error) => {
+            if (first === undefined || !error.closest?.[text]) throw error;
+            return first;
+          });
           this.input.value = "";
           this.suggest.close();
           this.add(name);

@@ -5,7 +5,8 @@ import { count, debounce, el, nameOf, plural } from "./dom.js";
 const WAIT = 120;
 const MOST = 8;
 
-// complete(prefix, k, signal) → names;  choose(name) for a name out of the list, typed(text) for Enter without one.
+// complete(prefix, k, signal) → names;  choose(name) for a name out of the list;  typed(text, first) for Enter without
+// one: first is the first suggestion, undefined if there is none or the list was dismissed.
 export class Suggest {
   constructor({ complete, choose, typed, say }) {
     this.complete = complete;
@@ -13,6 +14,8 @@ export class Suggest {
     this.say = say;
     this.names = [];
     this.active = -1;
+    this.listed = null; // the text that the names belong to
+    this.dismissed = false;
     this.list = el("ul", {
       id: "suggestions",
       role: "listbox",
@@ -41,6 +44,7 @@ export class Suggest {
 
   ask() {
     this.stop();
+    this.dismissed = false;
     if (this.input.value.trim() === "") this.close();
     else this.fetchSoon();
   }
@@ -55,18 +59,20 @@ export class Suggest {
   async fetch() {
     this.request = new AbortController();
     const { signal } = this.request;
+    const text = this.input.value.trim();
     try {
       const names = await this.complete(this.input.value.trimStart(), MOST, signal);
-      if (!signal.aborted) this.open(names);
+      if (!signal.aborted) this.open(names, text);
     } catch {
       // Without a list, a whole name can still be typed; the query then reports what failed.
       if (!signal.aborted) this.close();
     }
   }
 
-  open(names) {
+  open(names, text) {
     if (document.activeElement !== this.input) return;
     this.names = names;
+    this.listed = text;
     this.list.replaceChildren(
       ...names.map(({ name, count: times }, i) =>
         el(
@@ -86,12 +92,13 @@ export class Suggest {
     this.mark(-1);
     this.list.hidden = names.length === 0;
     this.input.setAttribute("aria-expanded", String(names.length > 0));
-    this.say(names.length ? `${plural(names.length, "suggestion")}; arrow down to choose.` : "No name begins so.");
+    this.say(names.length ? `${plural(names.length, "suggestion")}; Enter takes the first, arrow down chooses.` : "No name begins so.");
   }
 
   close() {
     this.stop();
     this.names = [];
+    this.listed = null;
     this.list.hidden = true;
     this.list.replaceChildren();
     this.input.setAttribute("aria-expanded", "false");
@@ -113,6 +120,27 @@ export class Suggest {
     this.choose(name);
   }
 
+  // Who types fast presses Enter before the list has come.
+  async first(text) {
+    if (this.dismissed) return undefined;
+    if (this.listed === text) return this.names[0]?.name;
+    try {
+      return (await this.complete(text, 1))[0]?.name;
+    } catch {
+      return undefined; // the query then reports what failed
+    }
+  }
+
+  async enter(typed) {
+    if (this.active >= 0) return this.take(this.active);
+    const text = this.input.value.trim();
+    const same = this.names.findIndex(({ name }) => name === text);
+    if (same >= 0) return this.take(same);
+    const first = text && this.first(text);
+    this.stop();
+    if (text) typed(text, await first);
+  }
+
   onKey(event, typed) {
     if (event.isComposing) return; // Enter and arrows belong to the input method
     const n = this.names.length;
@@ -122,13 +150,9 @@ export class Suggest {
       else this.mark(event.key === "ArrowDown" ? (this.active + 1) % n : (this.active <= 0 ? n : this.active) - 1);
     } else if (event.key === "Enter") {
       event.preventDefault();
-      if (this.active >= 0) return this.take(this.active);
-      const text = this.input.value.trim();
-      const same = this.names.findIndex(({ name }) => name === text);
-      this.stop();
-      if (same >= 0) this.take(same);
-      else if (text) typed(text);
+      this.enter(typed);
     } else if (event.key === "Escape") {
+      this.dismissed = true;
       if (n) this.close();
       else this.input.value = "";
     }
