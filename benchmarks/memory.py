@@ -4,8 +4,9 @@ Each corpus of benchmarks/corpora.py: a model is trained for some minutes, then 
 memory alone and with both, beside the yardsticks of `evaluate`, whose options are chosen on validation rows. In logs,
 what a user has seen is left out, except in sessions. A name like enwik8@50 is a corpus with another alpha.
 
-Models and results are kept in WORK, so a run that is interrupted continues. What is measured is kept in
-benchmarks/results/memory.json, and the table is written to docs/memory.md.
+Models are kept in WORK, so a run that is interrupted continues. What is measured is kept in
+benchmarks/results/memory.json, and the table is written to docs/memory.md. --again measures a corpus again, with a kept
+model or a new one; yardsticks depend on the corpus alone, so they are kept.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ ASKED_ROWS = 5_000  # at most
 KS = ("1", "10", "20")
 
 
-def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Train a model, unless WORK has it, and ask it."""
+def measured(name: str, given: argparse.Namespace, yardsticks: dict[str, Any] | None) -> dict[str, Any]:
+    """Train a model, unless WORK has it, and ask it. yardsticks: those that were measured before."""
     of, _, alpha = name.partition("@")
     corpus, folder = corpus_of(of, given.data, given.work), given.work / "models" / name
     if folder.exists():
@@ -55,7 +56,8 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
         superbloom.save_pretrained(folder)
     if given.refit:  # the memory and its weights again, with the network as it is
         superbloom._use(finished(superbloom.model, corpus, train_config(**superbloom.training["config"])))
-    figures = superbloom.evaluate(corpus, filter_seen=of in UNSEEN, rows=ASKED_ROWS)
+    figures = superbloom.evaluate(corpus, filter_seen=of in UNSEEN, rows=ASKED_ROWS, yardsticks=yardsticks is None)
+    figures.setdefault("yardsticks", yardsticks)
     return {
         "names": corpus.num_ids,
         "alpha": superbloom.model.config.alpha,
@@ -71,12 +73,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("names", nargs="*", help=", ".join(PREPARE))
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--refit", action="store_true", help="count the memory of kept models again")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--refit", action="store_true", help="the same, and count the memory of kept models again")
     given = parser.parse_args(arguments)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"corpora": {}}
     for name in given.names or MODELS:
-        if given.refit or name not in results["corpora"]:
-            results["corpora"][name] = measured(name, given)
+        kept = results["corpora"].get(name, {})
+        if given.refit or given.again or not kept:
+            results["corpora"][name] = measured(name, given, kept.get("yardsticks"))
             keep(RESULTS, results)
             print(name, {row: shown(figures) for row, figures in rows_of(results["corpora"][name]).items()}, flush=True)
     header = ["corpus", "both", "network", "memory", "best yardstick", "rec@10 to the best yardstick"]

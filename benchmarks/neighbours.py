@@ -1,9 +1,9 @@
 """How much should a memory keep, and what does each part know?   python -m benchmarks.neighbours DATA WORK [NAME …]
 
 Each corpus of benchmarks/corpora.py, without training: the frequency of names stands in for the network, and weights
-are fitted to the validation elements that are asked. Three tables are written to docs/memory.md: by the number of
-neighbours per name, by the number of places per name, and by part, each alone. benchmarks/results/neighbours.json keeps
-what is measured.
+are fitted to the validation elements that are asked. Four tables are written to docs/memory.md: by the number of
+neighbours per name, by the number of places per name, by the share of the rows that are kept, and by part, each alone.
+benchmarks/results/neighbours.json keeps what is measured.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,23 @@ from tools.record import between_marks, keep, markdown, report
 
 DOC = Path(__file__).parents[1] / "docs" / "memory.md"
 RESULTS = Path(__file__).parent / "results" / "neighbours.json"
-SIZES = {"neighbours": (8, 16, 32, 64, 128), "places": (100, 400, 1000)}
+SIZES = {"neighbours": (8, 16, 32, 64, 128), "places": (100, 400, 1000), "rows": (5, 20, 50, 100)}
 SETTINGS = {
-    "neighbours": [(neighbours, PLACES_PER_NAME) for neighbours in SIZES["neighbours"]],
-    "places": [(TrainConfig.neighbours, places) for places in SIZES["places"]],
+    "neighbours": [(neighbours, PLACES_PER_NAME, 100) for neighbours in SIZES["neighbours"]],
+    "places": [(TrainConfig.neighbours, places, 100) for places in SIZES["places"]],
+    "rows": [(TrainConfig.neighbours, PLACES_PER_NAME, percent) for percent in SIZES["rows"]],
 }
+FIRST = {"neighbours": "neighbours per name", "places": "places per name", "rows": "% of the rows"}
 NAMES = ("wikispeedia", "enwik8-20000", "nowplaying")
 ELEMENTS = 1500  # hidden in validation rows
 CHUNK_ROWS = 64
 
 
-def measured(corpus: Corpus, neighbours: int, places: int) -> dict[str, Any]:
-    """Recall, likelihood and size of a memory that keeps this number of neighbours and of places per name."""
+def measured(corpus: Corpus, neighbours: int, places: int, percent: int) -> dict[str, Any]:
+    """Recall, likelihood and size of a memory with this number of neighbours and places per name and share of rows."""
     events = Events.of(corpus)
-    memory = Memory(Pairs.count(events, neighbours), Rows.keep(events, places))
+    kept = len(events.ids) * percent // 100
+    memory = Memory(Pairs.count(events, neighbours), Rows.keep(events, places, kept))
     held_out = HeldOut.of(corpus, "valid", ModelConfig.seq_len, draws=ELEMENTS)
     prior = corpus.id_counts("train") + 1.0
     prior /= prior.sum()
@@ -104,25 +108,25 @@ def main(arguments: list[str]) -> None:
     for name in given.names or NAMES:
         corpus = corpus_of(name, given.data, given.work)
         results["corpora"][name] = {
-            _key(*both): measured(corpus, *both) for both in sorted({*SETTINGS["neighbours"], *SETTINGS["places"]})
+            _key(*sizes): measured(corpus, *sizes) for sizes in sorted(set(chain.from_iterable(SETTINGS.values())))
         }
         results["parts"][name] = parts_alone(corpus)
         keep(RESULTS, results)
-    headers = {table: [f"{table} per name", *map(str, sizes)] for table, sizes in SIZES.items()}
+    headers = {table: [FIRST[table], *map(str, sizes)] for table, sizes in SIZES.items()}
     rows = {
-        table: [[name, *(shown(found[_key(*both)]) for both in asked)] for name, found in results["corpora"].items()]
+        table: [[name, *(shown(found[_key(*sizes)]) for sizes in asked)] for name, found in results["corpora"].items()]
         for table, asked in SETTINGS.items()
     }
     headers["parts"] = ["rec@1 / 10 of each part alone", *PARTS[1:]]
     rows["parts"] = [[name, *(alone(found[part]) for part in PARTS[1:])] for name, found in results["parts"].items()]
     between_marks(DOC, {table: f"\n{markdown(headers[table], rows[table])}\n" for table in headers})
-    for table in ("places", "parts"):
+    for table in ("places", "rows", "parts"):
         print(f"{markdown(headers[table], rows[table])}\n")
     report("rec@10 (negative log-likelihood)", headers["neighbours"], rows["neighbours"], results["corpora"])
 
 
-def _key(neighbours: int, places: int) -> str:
-    return f"{neighbours} neighbours, {places} places"
+def _key(neighbours: int, places: int, percent: int) -> str:
+    return f"{neighbours} neighbours, {places} places, {percent}% of rows"
 
 
 if __name__ == "__main__":
