@@ -192,7 +192,7 @@ def test_more_names_than_there_are_gives_all(superbloom):
         ),
         (["ring 1 name 2"], {"beam": 0}, "beam=0 given"),
         (["ring 1 name 2"] * 8, {}, "9 elements given; this model reads up to 8"),
-        ("ring 1 name 2", {}, "the text 'ring 1 name 2' given as context; give a list"),
+        ("ring 1 name 2", {}, "the text 'ring 1 name 2' given, but this model reads names; give a list"),
     ],
 )
 def test_bad_queries_get_one_clear_line(superbloom, context, options, message):

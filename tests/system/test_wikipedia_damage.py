@@ -75,7 +75,7 @@ def test_strict_writes_nothing(tmp_path: Path) -> None:
     before = files(tmp_path / "older")
     outs = [(name, out) for name in broken for out in ("older", "new")]
     for (name, _), done in zip(
-        outs, run(tmp_path, *(job(name, "--out", out, "--strict") for name, out in outs)), strict=True
+        outs, run(tmp_path, *(job(name, "--out", out, "--strict", "--overwrite") for name, out in outs)), strict=True
     ):
         assert flaw(done) is None
         assert done.code == 2, name
@@ -83,6 +83,7 @@ def test_strict_writes_nothing(tmp_path: Path) -> None:
         assert re.search(r"byte [\d,]+", done.err)
     assert files(tmp_path / "older") == before
     assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob("*.parts"))
 
 
 @pytest.fixture(scope="module")
