@@ -474,7 +474,7 @@ def real(*words: object, cwd: Path, before: Callable[[], None]) -> subprocess.Co
 @pytest.mark.parametrize(
     ("arguments", "gigabytes", "library"),
     [
-        ("predict model Oslo", 0.2, "numpy needs 0.5 GB"),
+        ("predict model Oslo", 0.2, "torch needs 1.0 GB"),
         ("inspect corpus", 0.4, "numpy needs 0.5 GB"),
         ("predict model Oslo", 0.7, "torch needs 1.0 GB"),
         ("train corpus --out m2 --steps 1", 0.2, "numpy needs 0.5 GB"),

@@ -293,8 +293,8 @@ def test_the_command_adds_replaces_and_refuses(model, tmp_path):
     replaced = run("extend", "model", "--corpus", "newer", "--replace", "--out", "replaced", cwd=tmp_path)
     assert "pieces of rows, of newer, and of no other corpus." in replaced.stdout
     sizes = [
-        json.loads(run("extend", "model", "--corpus", "newer", *more, "--out", "o", "--json", cwd=tmp_path).stdout)
-        for more in ([], ["--replace"])
+        json.loads(run("extend", "model", "--corpus", "newer", *more, "--json", cwd=tmp_path).stdout)
+        for more in (["--out", "o1"], ["--out", "o2", "--replace"])
     ]
     assert sizes[0]["remembered rows"] > sizes[1]["remembered rows"] > 30
     again = run("extend", "added", "--corpus", "newer", "--out", "twice", cwd=tmp_path, code=2)

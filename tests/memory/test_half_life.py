@@ -152,7 +152,7 @@ def test_rows_without_time_are_refused(corpus):
 def test_the_command_takes_a_half_life(habits, tmp_path):
     habits.save(tmp_path / "log")
     Corpus.from_sequences([["a", "b", "c"]] * 50).save(tmp_path / "sets")
-    options = ["--steps", 1, "--alpha", 2, "--dim", 16, "--out", "model", "--half-life"]
+    options = ["--steps", 1, "--alpha", 2, "--dim", 16, "--out", "model", "--overwrite", "--half-life"]
     run("train", "log", *options, 9, cwd=tmp_path)
     assert load(tmp_path / "model").model.memory.half_life == 9
     done = run("train", "sets", *options, 9, cwd=tmp_path, code=2)

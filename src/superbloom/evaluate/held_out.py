@@ -110,6 +110,25 @@ class HeldOut:
         found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
         return padded(found, -1)
 
+    def shortened(self, seed: int = 0) -> HeldOut:
+        """The same hidden elements, every second one in a shorter stretch of its context: 1, 2, … elements, few or many.
+
+        Lengths are even on a scale of logarithms, so that short contexts are as frequent as long ones.
+        """
+        rng = np.random.Generator(np.random.Philox(key=seed))
+        ids = self.ids.copy()
+        places = self.places.copy()
+        for row in range(1, len(ids), 2):
+            last = int(np.flatnonzero(self.ids[row] != Special.PAD)[-1])
+            if not last:
+                continue
+            place, size = int(self.places[row]), int(np.exp(rng.random() * np.log(last + 1)))
+            begin = int(rng.integers(max(0, place - size), min(place, last - size) + 1))
+            ids[row] = Special.PAD
+            ids[row, : size + 1] = self.ids[row, begin : begin + size + 1]
+            places[row] = place - begin
+        return HeldOut(ids, places, self.targets, self.before)
+
     def __len__(self) -> int:
         return len(self.ids)
 

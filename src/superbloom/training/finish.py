@@ -62,6 +62,7 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     memory = memory.weighed(network_probabilities(predictor, held_out), parts, rows)
     if rows >= MIN_ROWS:
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
-        memory = replace(memory, ranker=fit_ranker(ranking_examples(predictor, memory, held_out), rows))
+        examples = ranking_examples(predictor, memory, held_out.shortened())  # people ask with one name, too
+        memory = replace(memory, ranker=fit_ranker(examples, rows))
     whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **config.memory_options)
     return None if whole is None else whole.as_in(memory)
