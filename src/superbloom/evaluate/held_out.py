@@ -111,7 +111,7 @@ class HeldOut:
         return padded(found, -1)
 
     def shortened(self, seed: int = 0) -> HeldOut:
-        """The same hidden elements, every second one in a shorter stretch of its context: 1, 2, … elements, few or many.
+        """The same hidden elements, every second one in a shorter stretch of its context, from one element on.
 
         Lengths are even on a scale of logarithms, so that short contexts are as frequent as long ones.
         """
