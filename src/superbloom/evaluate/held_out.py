@@ -111,23 +111,21 @@ class HeldOut:
         return padded(found, -1)
 
     def shortened(self, seed: int = 0) -> HeldOut:
-        """The same hidden elements, every second one in a shorter stretch of its context, from one element on.
+        """Every second hidden element again, in a shorter stretch of its context, from one element on.
 
         Lengths are even on a scale of logarithms, so that short contexts are as frequent as long ones.
         """
         rng = np.random.Generator(np.random.Philox(key=seed))
-        ids = self.ids.copy()
-        places = self.places.copy()
-        for row in range(1, len(ids), 2):
-            last = int(np.flatnonzero(self.ids[row] != Special.PAD)[-1])
-            if not last:
-                continue
-            place, size = int(self.places[row]), int(np.exp(rng.random() * np.log(last + 1)))
-            begin = int(rng.integers(max(0, place - size), min(place, last - size) + 1))
-            ids[row] = Special.PAD
-            ids[row, : size + 1] = self.ids[row, begin : begin + size + 1]
-            places[row] = place - begin
-        return HeldOut(ids, places, self.targets, self.before)
+        short = self.take(np.arange(1, len(self), 2))
+        whole = short.ids.copy()
+        for row, place in enumerate(short.places.tolist()):
+            if last := int(np.flatnonzero(whole[row] != Special.PAD)[-1]):
+                size = int(np.exp(rng.random() * np.log(last + 1)))
+                begin = int(rng.integers(max(0, place - size), min(place, last - size) + 1))
+                short.ids[row] = Special.PAD
+                short.ids[row, : size + 1] = whole[row, begin : begin + size + 1]
+                short.places[row] = place - begin
+        return short
 
     def __len__(self) -> int:
         return len(self.ids)

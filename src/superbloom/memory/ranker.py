@@ -68,15 +68,15 @@ class Examples(NamedTuple):
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def fit_ranker(examples: Examples, rows: int, seed: int = 0) -> Ranker | None:
+def fit_ranker(examples: Examples, row: np.ndarray, seed: int = 0) -> Ranker | None:
     """The ranker under which hidden names are most likely; None if that is not more than without one.
 
-    rows: how many different rows the examples come from; example i comes from row i modulo rows.
+    row (n,): the row that each example comes from.
     """
-    if min(rows, len(examples.target)) < MIN_ROWS:
+    if len(np.unique(row)) < MIN_ROWS:
         return None
     number = torch.arange(len(examples.target))
-    is_check = (number % rows) % CHECK_EVERY == 0
+    is_check = torch.from_numpy(row % CHECK_EVERY == 0)
     learned, check = examples.at(number[~is_check]), examples.at(number[is_check])
     there = learned.features[learned.mixture.isfinite()]
     centre, scale = there.mean(0), there.std(0) + 1e-3

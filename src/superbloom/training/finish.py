@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
+import numpy as np
+
 from superbloom.config import TrainConfig
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.evaluate import HeldOut, memory_probabilities, network_probabilities, ranking_examples
-from superbloom.memory import MIN_ROWS, REMEMBERED_SPLITS, Memory, add, fit_ranker, remember
+from superbloom.memory import MIN_ROWS, REMEMBERED_SPLITS, Examples, Memory, add, fit_ranker, remember
 from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.training.repetition import fit_repetition
@@ -62,7 +64,9 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
     memory = memory.weighed(network_probabilities(predictor, held_out), parts, rows)
     if rows >= MIN_ROWS:
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
-        examples = ranking_examples(predictor, memory, held_out.shortened())  # people ask with one name, too
-        memory = replace(memory, ranker=fit_ranker(examples, rows))
+        asked = [held_out, held_out.shortened()]  # people ask with one name, too
+        examples = Examples.join([ranking_examples(predictor, memory, some) for some in asked if len(some)])
+        row = np.arange(len(held_out)) % rows
+        memory = replace(memory, ranker=fit_ranker(examples, np.concatenate([row, row[1::2]])))
     whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **config.memory_options)
     return None if whole is None else whole.as_in(memory)
