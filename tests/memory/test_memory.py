@@ -247,7 +247,7 @@ def test_scores_of_recalled_names_and_the_rest_sum_to_one(corpus):
     contexts, places = np.array([[3, 1, -2, 4], [-2, -1, -1, -1], [9, 9, 9, -2]]), np.array([2, 0, 3])
     network = rng.dirichlet(np.ones(corpus.num_ids), size=3)
     numbers = [rng.normal(size=n) / 9 for n in (memory.num_features, 4 * memory.num_features, 4, 4, 1)]
-    for ranker in (None, Ranker(*numbers)):
+    for ranker in (None, Ranker(*numbers, np.array([50]))):
         ranked = replace(memory, ranker=ranker)
         recalled = ranked.recall(contexts, places, corpus.num_ids)
         is_name = recalled.ids >= 0

@@ -39,25 +39,25 @@ def loss(ranker, part: Examples) -> float:
 
 
 def test_a_ranker_learns_what_a_sum_of_logarithms_cannot_say():
-    ranker, unseen = fit_ranker(examples(1500, True), np.arange(1500)), examples(1000, True, seed=1)
+    ranker, unseen = fit_ranker(examples(1500, True), np.arange(1500), 9), examples(1000, True, seed=1)
     assert ranker is not None
     assert loss(ranker, unseen) < loss(None, unseen) - 0.3
 
 
 def test_there_is_no_ranker_where_nothing_can_be_learned():
     """Or it changes next to nothing."""
-    ranker, unseen = fit_ranker(examples(1500, False), np.arange(1500)), examples(1000, False, seed=1)
+    ranker, unseen = fit_ranker(examples(1500, False), np.arange(1500), 9), examples(1000, False, seed=1)
     assert loss(ranker, unseen) < loss(None, unseen) + 0.02
 
 
 @pytest.mark.parametrize("rows", [MIN_ROWS - 1, 10])
 def test_few_rows_are_not_enough(rows):
-    assert fit_ranker(examples(1000, True), np.arange(1000) % rows) is None
+    assert fit_ranker(examples(1000, True), np.arange(1000) % rows, 9) is None
 
 
 def test_the_same_rows_give_the_same_ranker_and_leave_the_generator_as_it_was():
     state = torch.get_rng_state()
-    one, two = (fit_ranker(examples(300, True), np.arange(300)) for _ in range(2))
+    one, two = (fit_ranker(examples(300, True), np.arange(300), 9) for _ in range(2))
     assert np.array_equal(one.hidden, two.hidden)
     assert np.array_equal(one.direct, two.direct)
     assert torch.equal(state, torch.get_rng_state())
@@ -78,7 +78,7 @@ def test_a_model_learns_to_rank_and_keeps_that_in_its_folder(superbloom, tmp_pat
     assert ranker is not None
     superbloom.save_pretrained(tmp_path / "model")
     again = Superbloom.from_pretrained(tmp_path / "model")
-    for name in ("direct", "hidden", "bias", "out", "offset"):
+    for name in ("direct", "hidden", "bias", "out", "offset", "known"):
         assert np.array_equal(getattr(again.model.memory.ranker, name), getattr(ranker, name))
     one, two = ({p.name: p.probability for p in model.predict(["3 1", "3 2"], k=20)} for model in (again, superbloom))
     assert one == pytest.approx(two, rel=1e-5)
@@ -110,3 +110,17 @@ def test_examples_have_the_likelihood_that_answers_have(superbloom):
         expected = -predictor.log_probability(predictor.beliefs(ids, places), targets[:, None])[:, 0]
     plain = negative_log_likelihood(torch.zeros(found.mixture.shape), found)
     assert plain.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_a_name_that_was_added_later_is_not_judged_by_the_network(superbloom):
+    """The network finds it unlikely because it has not seen it. The factor is the same, however unlikely it is."""
+    memory, num_ids = superbloom.model.memory, len(superbloom.model.vocab)
+    recalled = memory.recall(np.array([[30, num_ids, -2]]), np.array([2]), num_ids + 1)
+    is_new = recalled.ids[0] == num_ids
+    assert is_new.sum() == 1  # the context has it
+    factors = []
+    for log_network in (-30.0, -12.0):
+        network = np.where(is_new, log_network, -6.0)[None]
+        scores, rest = memory.scores(recalled, network)
+        factors.append((scores - memory.mixture(recalled, network) - rest[:, None])[0, is_new])
+    assert factors[0] == pytest.approx(factors[1])

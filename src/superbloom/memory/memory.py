@@ -104,7 +104,8 @@ class Memory:
         mixture = self.mixture(recalled, log_network)
         scores = mixture
         if self.ranker is not None:
-            scores = mixture + self.ranker(self.features(recalled, log_network, mixture))
+            seen = _network_of_known(recalled.ids, log_network, int(self.ranker.known[0]))
+            scores = mixture + self.ranker(self.features(recalled, seen, self.mixture(recalled, seen)))
         rest = recalled.network * np.maximum(TINY, 1 - np.exp(log_network).sum(axis=1))
         total = np.log(np.exp(scores).sum(axis=1) + rest)
         return scores - total[:, None], np.log(recalled.network) - total
@@ -178,6 +179,19 @@ class Memory:
         parts = np.where(np.isnan(parts), network[:, None], parts)
         weights = fit_weights(np.column_stack([network, parts]), min(rows, len(network)))
         return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)), ranker=None)
+
+
+def _network_of_known(ids: np.ndarray, log_network: np.ndarray, known: int) -> np.ndarray:
+    """Log-probabilities by the network (q, names), in which names that it was not trained on have the median of others.
+
+    That it finds them unlikely says nothing about them.
+    """
+    is_new = ids >= known
+    if not is_new.any():
+        return log_network
+    others = np.ma.masked_array(log_network, is_new | (ids < 0))
+    middle = np.ma.filled(np.ma.median(others, axis=1), -np.log(known))
+    return np.where(is_new, middle[:, None], log_network)
 
 
 def can_remember(corpus: Corpus) -> bool:

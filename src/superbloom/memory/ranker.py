@@ -33,6 +33,7 @@ class Ranker:
     bias: np.ndarray  # (units,)
     out: np.ndarray  # (units,)
     offset: np.ndarray  # (1,)
+    known: np.ndarray  # (1,) int32, the number of names there were; later ones have ids from there on
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """The logarithm of the factor of each name, for features (…, features)."""
@@ -42,7 +43,7 @@ class Ranker:
 
     def is_sound(self, features: int) -> bool:
         """Whether all sizes fit together, and all numbers are finite."""
-        sizes = (features, features * len(self.bias), len(self.bias), len(self.bias), 1)
+        sizes = (features, features * len(self.bias), len(self.bias), len(self.bias), 1, 1)
         arrays = [getattr(self, field.name) for field in fields(self)]
         return tuple(map(len, arrays)) == sizes and all(bool(np.isfinite(array).all()) for array in arrays)
 
@@ -68,10 +69,10 @@ class Examples(NamedTuple):
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def fit_ranker(examples: Examples, row: np.ndarray, seed: int = 0) -> Ranker | None:
+def fit_ranker(examples: Examples, row: np.ndarray, known: int, seed: int = 0) -> Ranker | None:
     """The ranker under which hidden names are most likely; None if that is not more than without one.
 
-    row (n,): the row that each example comes from.
+    row (n,): the row that each example comes from. known: the number of names.
     """
     if len(np.unique(row)) < MIN_ROWS:
         return None
@@ -100,7 +101,7 @@ def fit_ranker(examples: Examples, row: np.ndarray, seed: int = 0) -> Ranker | N
     if best is None:
         return None
     net.load_state_dict(best)
-    return net.ranker(centre, scale)
+    return net.ranker(centre, scale, known)
 
 
 def negative_log_likelihood(factors: Tensor, examples: Examples) -> Tensor:
@@ -125,13 +126,13 @@ class _Net(nn.Module):
         return (self.direct(features) + self.out(inner)).squeeze(-1)
 
     @torch.no_grad()
-    def ranker(self, centre: Tensor, scale: Tensor) -> Ranker:
+    def ranker(self, centre: Tensor, scale: Tensor, known: int) -> Ranker:
         """The same for features as they are, not centred and scaled."""
         direct, hidden = self.direct.weight[0] / scale, self.hidden.weight.T / scale[:, None]
         bias = self.hidden.bias - centre @ hidden
         offset = self.direct.bias + self.out.bias - centre @ direct
-        arrays = (direct, hidden.flatten(), bias, self.out.weight[0], offset)
-        return Ranker(*(array.numpy().astype(np.float32) for array in arrays))
+        arrays = (direct, hidden.flatten(), bias, self.out.weight[0], offset, torch.tensor([known], dtype=torch.int32))
+        return Ranker(*(array.numpy() for array in arrays))
 
 
 @torch.no_grad()

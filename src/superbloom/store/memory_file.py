@@ -5,7 +5,7 @@
     weights                                        of the network and each part, in the order of mixture.PARTS
     pairs.starts, .ids, .weights, .after, .counts  memory/pairs.py; absent if no pairs are kept
     rows.starts, .ids, .place_starts, .places, .rarity      memory/rows.py; absent if no rows are kept
-    ranker.direct, .hidden, .bias, .out, .offset   memory/ranker.py; absent if none was learned
+    ranker.direct, .hidden, .bias, .out, .offset, .known    memory/ranker.py; absent if none was learned
     rows.row, rows.key_starts, .key_text           the row and the keys of pieces; both absent in older folders
 
 The file may be large, so it is mapped, and only what a query needs is read. Opening checks types, sizes and where
@@ -29,7 +29,7 @@ ALONE = {"weights": "F32", "neighbours": "I32", "corpus": "U8"}
 KINDS = {
     "pairs": {"starts": "I64", "ids": "I32", "weights": "F16", "after": "U8", "counts": "I32"},
     "rows": {"starts": "I64", "ids": "I32", "place_starts": "I64", "places": "I32", "rarity": "F32"},
-    "ranker": {"direct": "F32", "hidden": "F32", "bias": "F32", "out": "F32", "offset": "F32"},
+    "ranker": {"direct": "F32", "hidden": "F32", "bias": "F32", "out": "F32", "offset": "F32", "known": "I32"},
 }
 # What a part may lack: the numbers of rows, in older folders; their keys, there and if none are kept.
 OPTIONAL = {"rows": [{"row": "I32"}, {"key_starts": "I64", "key_text": "U8"}]}

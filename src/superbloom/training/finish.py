@@ -67,6 +67,6 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
         asked = [held_out, held_out.shortened()]  # people ask with one name, too
         examples = Examples.join([ranking_examples(predictor, memory, some) for some in asked if len(some)])
         row = np.arange(len(held_out)) % rows
-        memory = replace(memory, ranker=fit_ranker(examples, np.concatenate([row, row[1::2]])))
+        memory = replace(memory, ranker=fit_ranker(examples, np.concatenate([row, row[1::2]]), corpus.num_ids))
     whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **config.memory_options)
     return None if whole is None else whole.as_in(memory)
