@@ -101,14 +101,24 @@ class Memory:
 
         log_network (q, names) is what the network alone gives to the recalled names; fills have −inf.
         """
-        mixture = self.mixture(recalled, log_network)
-        scores = mixture
+        seen = self._network_of_known(recalled, log_network)
+        scores = mixture = self.mixture(recalled, seen)
         if self.ranker is not None:
-            seen = _network_of_known(recalled.ids, log_network, int(self.ranker.known[0]))
-            scores = mixture + self.ranker(self.features(recalled, seen, self.mixture(recalled, seen)))
+            scores = mixture + self.ranker(self.features(recalled, seen, mixture))
         rest = recalled.network * np.maximum(TINY, 1 - np.exp(log_network).sum(axis=1))
         total = np.log(np.exp(scores).sum(axis=1) + rest)
         return scores - total[:, None], np.log(recalled.network) - total
+
+    def _network_of_known(self, recalled: Recalled, log_network: np.ndarray) -> np.ndarray:
+        """log_network, in which names that were added after training have what the memory gives them.
+
+        That the network finds a name unlikely which it has never seen says nothing about it.
+        """
+        is_new = recalled.ids >= (np.inf if self.ranker is None else self.ranker.known[0])
+        if not is_new.any():
+            return log_network
+        remembered = recalled.share / np.maximum(TINY, 1 - recalled.network[:, None])
+        return np.where(is_new, np.log(np.maximum(TINY, remembered)), log_network)
 
     def mixture(self, recalled: Recalled, log_network: np.ndarray) -> np.ndarray:
         """log Σ_k w_k p_k of the recalled names, (q, names); fills have −inf."""
@@ -179,19 +189,6 @@ class Memory:
         parts = np.where(np.isnan(parts), network[:, None], parts)
         weights = fit_weights(np.column_stack([network, parts]), min(rows, len(network)))
         return replace(self, weights=dict(zip(self.parts, weights.tolist(), strict=True)), ranker=None)
-
-
-def _network_of_known(ids: np.ndarray, log_network: np.ndarray, known: int) -> np.ndarray:
-    """Log-probabilities by the network (q, names), in which names that it was not trained on have the median of others.
-
-    That it finds them unlikely says nothing about them.
-    """
-    is_new = ids >= known
-    if not is_new.any():
-        return log_network
-    others = np.ma.masked_array(log_network, is_new | (ids < 0))
-    middle = np.ma.filled(np.ma.median(others, axis=1), -np.log(known))
-    return np.where(is_new, middle[:, None], log_network)
 
 
 def can_remember(corpus: Corpus) -> bool:
