@@ -102,7 +102,10 @@ def test_a_model_remembers_what_it_is_told_to(ring_corpus, what, tmp_path):
     model.save_pretrained(tmp_path / "model")
     assert (tmp_path / "model" / "memory.safetensors").exists() == (what != "none")
     again = Superbloom.from_pretrained(tmp_path / "model")
-    assert again.predict(["ring 1 name 2"], k=3) == model.predict(["ring 1 name 2"], k=3)
+    ours, theirs = (one.predict(["ring 1 name 2"], k=3) for one in (model, again))
+    # Where the weights lie in memory decides the last digit of the network's scores, which the memory alone has not.
+    assert [answer.name for answer in theirs] == [answer.name for answer in ours]
+    assert [answer.score for answer in theirs] == pytest.approx([answer.score for answer in ours], rel=1e-5)
 
 
 def test_a_network_that_knows_nothing_answers_from_memory(ring_corpus):
