@@ -11,7 +11,7 @@ from typing import Any
 
 from superbloom.commands.console import print_wrapped, printable
 
-MAX_ELEMENTS = 3  # of the context, per answer and kind of reason
+MAX_ELEMENTS = 3  # names of the context that each kind of reason shows for an answer
 MIN_SHARE = 0.005  # a part that adds less to a probability is not shown
 INDENT = " " * 6
 

@@ -24,8 +24,8 @@ from superbloom.memory.pairs import UNITS, WINDOW_IDS, Counted, added
 from superbloom.memory.rows import MAX_ROW_EVENTS, Rows
 
 FINGERPRINT_DIGITS = 64
-ID_BYTES = 4  # of an int32
-SPARE = 4  # times the neighbours that are kept are counted in what is added, since small sums add up
+SPARE = 4  # what is added is counted with this many times the neighbours that are kept, since small sums add up
+REPLACE = "--replace, in Python replace=True"
 
 
 class Added(NamedTuple):
@@ -53,12 +53,12 @@ def add(memory: Memory, corpus: Corpus, splits: Sequence[str], fingerprint: str,
     if memory.half_life is not None:
         raise InputError(
             f"this memory has a half-life of {memory.half_life:g} events, so new events make older ones count less; "
-            "give the whole newer log, to be counted again: --replace, in Python replace=True"
+            f"give the whole newer log, to be counted again: {REPLACE}"
         )
     if is_remembered(memory, fingerprint) or is_remembered(memory, corpus.fingerprint()):
         raise InputError(
             "this corpus is remembered already, so nothing is changed; give a corpus with newer rows, or replace the "
-            "memory by it: --replace, in Python replace=True"
+            f"memory by it: {REPLACE}"
         )
     events = Events.of(corpus, splits)
     if not len(events.row):
@@ -70,7 +70,7 @@ def add(memory: Memory, corpus: Corpus, splits: Sequence[str], fingerprint: str,
     if is_known.all():
         raise InputError(
             f"all {len(is_known):,} rows of this corpus are remembered already, so nothing is changed; give a corpus "
-            "with newer rows, or replace the memory by it: --replace, in Python replace=True"
+            f"with newer rows, or replace the memory by it: {REPLACE}"
         )
     pairs, rows = memory.pairs, None
     if pairs is not None:
@@ -109,18 +109,19 @@ def _known_beginnings(events: Events, keys: pa.Array, kept: _Kept | None) -> tup
     rows = np.flatnonzero(pc.is_in(keys, value_set=kept.keys).to_numpy(zero_copy_only=False))
     named = list(zip(rows.tolist(), keys.take(pa.array(rows)).to_pylist(), strict=True))
     contents = [events.ids[events.starts[row] : events.starts[row + 1]].tobytes() for row in rows]
+    size_of_id = events.ids.itemsize
     # Equal rows first: where several rows have one key, none is taken for the beginning of another.
     for (row, key), content in zip(named, contents, strict=True):
         if table.take(key, content) is not None:
-            begins[row] = len(content) // ID_BYTES
+            begins[row] = len(content) // size_of_id
     superseded: list[int] = []
     for (row, key), content in zip(named, contents, strict=True):
-        at, matched = begins[row] * ID_BYTES, []
+        at, matched = begins[row] * size_of_id, []
         while at < len(content) and (match := table.take_beginning(key, content[at:])) is not None:
             size, other = match
             at += size
             matched.append(other)
-        begins[row] = at // ID_BYTES
+        begins[row] = at // size_of_id
         superseded += matched if at < len(content) else []  # a row without anything new is not added
     return begins, np.array(superseded, np.int64)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -36,8 +37,6 @@ DISTANCES = {
     "pairs at 5 to 8": (5, 8),
     "pairs beyond": (9, 2**31),
 }
-
-
 PAIR_COLUMNS = ("pairs", *DISTANCES, "pairs anywhere", "pairs, frequent", "voters")
 ROW_COLUMNS = ("rows", "rows, level", "row count", "places")
 
@@ -83,6 +82,14 @@ class Context:
         return found
 
 
+class Votes(NamedTuple):
+    """Votes for names, one entry each; the same name may have many."""
+
+    query: np.ndarray
+    names: np.ndarray
+    columns: dict[str, np.ndarray]  # how much each vote counts, by kind of evidence
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The names that a memory brings, ordered by query and id, and a column (names,) of each kind of evidence."""
@@ -95,27 +102,26 @@ class Evidence:
     @classmethod
     def of(cls, context: Context, pairs: Pairs | None, rows: Rows | None) -> Evidence:
         """All that is known about a context."""
-        votes: list[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
-        votes.append((context.query, context.names, {"repeats": context.nearness}))
+        votes = [Votes(context.query, context.names, {"repeats": context.nearness})]
         if pairs is not None:
             votes.append(_pair_votes(context, pairs))
         if rows is not None:
             similar = rows.similar(context.query, context.names, context.distance, context.num_queries)
             votes += [_row_votes(context, rows, similar), _place_votes(context, rows, similar)]
-        keys = [query.astype(np.int64) * context.num_ids + names for query, names, _ in votes]
+        keys = [some.query.astype(np.int64) * context.num_ids + some.names for some in votes]
         found, slots = np.unique(np.concatenate(keys), return_inverse=True)
         columns: dict[str, np.ndarray] = {}
         begin = 0
-        for own, (_, _, values) in zip(keys, votes, strict=True):
-            slot = slots[begin : begin + len(own)]
-            columns |= {name: np.bincount(slot, value, len(found)) for name, value in values.items()}
-            begin += len(own)
+        for some in votes:
+            slot = slots[begin : begin + len(some.names)]
+            columns |= {column: np.bincount(slot, values, len(found)) for column, values in some.columns.items()}
+            begin += len(some.names)
         query, ids = np.divmod(found, context.num_ids)
         columns["frequency"] = _frequency(ids, pairs, rows)
         return cls(query, ids, columns, context.num_queries)
 
 
-def _pair_votes(context: Context, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+def _pair_votes(context: Context, pairs: Pairs) -> Votes:
     of, names, weights, after = pairs.of(context.names, context.num_ids)
     aimed = weights * _aim(context, of, after, OTHER_SIDE)
     near, distance = context.nearness[of], np.abs(context.distance[of])
@@ -126,7 +132,7 @@ def _pair_votes(context: Context, pairs: Pairs) -> tuple[np.ndarray, np.ndarray,
         "voters": np.ones(len(of)),
     }
     values |= {name: aimed * ((distance >= low) & (distance <= high)) for name, (low, high) in DISTANCES.items()}
-    return context.query[of], names, values
+    return Votes(context.query[of], names, values)
 
 
 def directed(context: Context, pairs: Pairs, other_side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,9 +149,10 @@ def _aim(context: Context, of: np.ndarray, after: np.ndarray, other_side: float)
     return other_side + (1 - other_side) * right
 
 
-def _row_votes(context: Context, rows: Rows, similar: Similar) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+def _row_votes(context: Context, rows: Rows, similar: Similar) -> Votes:
     query, names, similarity = names_of_rows(context, rows, similar)
-    return query, names, {"rows": similarity**ROW_POWER, "rows, level": similarity, "row count": np.ones(len(names))}
+    columns = {"rows": similarity**ROW_POWER, "rows, level": similarity, "row count": np.ones(len(names))}
+    return Votes(query, names, columns)
 
 
 def names_of_rows(context: Context, rows: Rows, similar: Similar) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -155,9 +162,7 @@ def names_of_rows(context: Context, rows: Rows, similar: Similar) -> tuple[np.nd
     return np.repeat(similar.query, lengths), names, np.repeat(similar.similarity, lengths)
 
 
-def _place_votes(
-    context: Context, rows: Rows, similar: Similar
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+def _place_votes(context: Context, rows: Rows, similar: Similar) -> Votes:
     """A name of the context d before the question, seen at position i of a row, points to position i + d there."""
     query, entry, event, row, similarity = similar.matches
     weights = similarity**PLACE_POWER * rows.rarity[context.names[entry]] * context.nearness[entry]
@@ -169,7 +174,7 @@ def _place_votes(
         values.append(weights[inside] / (1 + abs(shift)))
         queries.append(query[inside])
         names.append(taken(rows.ids, at[inside], context.num_ids))
-    return np.concatenate(queries), np.concatenate(names), {"places": np.concatenate(values)}
+    return Votes(np.concatenate(queries), np.concatenate(names), {"places": np.concatenate(values)})
 
 
 def _frequency(ids: np.ndarray, pairs: Pairs | None, rows: Rows | None) -> np.ndarray:

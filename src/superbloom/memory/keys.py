@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from superbloom.errors import InputError
 
 MAX_KEY_CHARACTERS = 100  # a longer key is cut
-MAX_KEYS_BYTES = 256 * 2**20  # of all keys together; beyond, none are kept
+MAX_KEYS_BYTES = 256 * 2**20  # if all keys together are larger, none are kept
 CUT = "…"  # the end of a key that was cut
 
 

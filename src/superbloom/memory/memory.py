@@ -19,7 +19,7 @@ from superbloom.memory.parts import parts_of
 from superbloom.memory.ranker import SMALLEST, Ranker
 from superbloom.memory.rows import Rows
 
-MAX_NAMES = 400  # that a memory brings for a query, those with the largest share
+MAX_NAMES = 400  # a memory brings at most this many names for a query: those with the largest share
 TINY = np.finfo(np.float64).tiny
 
 

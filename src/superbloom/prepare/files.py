@@ -47,7 +47,7 @@ SALVAGE_BYTES = 2**14
 
 # A longer line means a file without line ends, which would fill the memory unnoticed.
 SAMPLE_BYTES = 2**13  # that decide whether a file is text
-MAX_CONTROL_SHARE = 0.02  # of control characters in a text
+MAX_CONTROL_SHARE = 0.02  # a file with a larger share of control characters is no text
 MAX_LINE_BYTES = 16 * 2**20
 # A file that unpacks to more than BOMB_BYTES and more than BOMB_RATIO times its size is a bomb. Smaller ones may be
 # honest: a log in order, compressed with zstd, unpacks to 9,000 times its size.

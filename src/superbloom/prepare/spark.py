@@ -17,7 +17,7 @@ NO_JAVA = "Spark needs Java 17; apt install openjdk-17-jre-headless (and see JAV
 MIN_SPARK_BYTES = 10**9
 MB = 10**6
 MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+|spark://([^:/,]+:\d+)(,[^:/,]+:\d+)*")
-SECONDS_TO_ANSWER = 5.0  # of a master; Spark itself would wait for a minute
+SECONDS_TO_ANSWER = 5.0  # a master has this long to answer; Spark itself would wait for a minute
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Names of temporary files and folders, and their removal after the process that made them was killed.
 
-    .NAME-MACHINE-PID-RANDOM    beside NAME; MACHINE tells hosts and containers on one disk apart
+    .NAME-MACHINE-PID-RANDOM    beside NAME; MACHINE differs between hosts and containers that share a disk
 
 The next writer of NAME removes those whose process is dead. The process of another machine cannot be asked, so what it
 left goes once nothing in it has changed for a week. Names of any other form are never touched.

@@ -26,7 +26,7 @@ from superbloom.prepare.interactions.engines import Engine
 from superbloom.prepare.interactions.tables import Log
 from superbloom.progress import Watch
 
-MAX_UNREADABLE_SHARE = 0.1  # of the times; a column of which more cannot be read is a mistake
+MAX_UNREADABLE_SHARE = 0.1  # if a larger share of the times cannot be read, the log is refused
 
 
 @dataclass(frozen=True)

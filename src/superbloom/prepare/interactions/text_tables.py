@@ -31,7 +31,7 @@ SEPARATORS = ("\t", ",", ";", "::", " ")
 # pyarrow splits only at single bytes, so other separators are replaced by this one, which no text holds.
 UNIT = b"\x1f"
 END = "\x1fend"
-MAX_KEY_LINES = 100  # of JSON, whose keys are the columns
+MAX_KEY_LINES = 100  # lines of JSON that are read to find the columns: their keys
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
