@@ -1,6 +1,6 @@
 """The corpora that several benchmarks share, prepared once.   python -m benchmarks.corpora DATA WORK [NAME …]
 
-DATA is the folder of the raw files, WORK the folder for the corpora. Eleven kinds of catalogue: pages that link to each
+DATA is the folder of the raw files, WORK the folder for the corpora. Twelve kinds of catalogue: pages that link to each
 other, histories of users, sessions, sets, and code. recommend.py prepares the four public logs.
 """
 
@@ -48,6 +48,17 @@ def _linux_calls(data: Path, folder: Path) -> None:
     Corpus.from_keyed(rows(), min_count=2, source="calls in functions of Linux 6.1").save(folder)
 
 
+def _linux_identifiers(data: Path, folder: Path) -> None:
+    """All identifiers of each function, in order of first use; those of two functions or more."""
+
+    def rows() -> Iterator[tuple[str, list[str]]]:
+        for line in open_lines(data / "large" / "linux61_function_identifiers.tsv.xz"):
+            key, *names = line.rstrip("\n").split("\t")
+            yield key, [name.removesuffix("(") for name in names]
+
+    Corpus.from_keyed(rows(), min_count=2, source="identifiers of functions of Linux 6.1").save(folder)
+
+
 def _file_sessions(data: Path, folder: Path) -> None:
     """The files that each author changed, in order of days; the last tenth of all events is for testing."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -68,6 +79,7 @@ PREPARE: dict[str, Callable[[Path, Path], None]] = {
     "enwik8": _enwik8(None),
     "pypi": _pypi,
     "linux-calls": _linux_calls,
+    "linux-identifiers": _linux_identifiers,
     "file-sessions": _file_sessions,
     **{
         name: (lambda data, folder, name=name: recommend.prepared(name, data / "interactions", folder)) for name in LOGS

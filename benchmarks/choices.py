@@ -1,0 +1,152 @@
+"""When does hashing pay, and how much of it?   python -m benchmarks.choices DATA WORK [CORPUS …] [--parallel 2]
+
+Each corpus of CHOICES is trained with several alphas and widths, one thread per model, for the minutes given there: two
+minutes of one thread are about one minute of two cores. Kept are the curve of the network alone on validation rows, and
+the recall of network, memory and both on test rows in the end.
+
+A run that is interrupted continues: results are kept in benchmarks/results/choices.json, models in WORK/choices.
+--table only writes the tables of docs/sizes.md from what is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpora import corpus_of
+from tools.record import between_marks, keep, markdown, report
+
+DOC = Path(__file__).parents[1] / "docs" / "sizes.md"
+RESULTS = Path(__file__).parent / "results" / "choices.json"
+SETS = {"mask_as": "question", "positions": False, "distance": False}
+# corpus → (minutes of one thread, options that all its models share, label → what differs)
+ONE: dict[str, Any] = {"alpha": 1, "num_hashes": 1}
+CHOICES: dict[str, tuple[float, dict[str, Any], list[dict[str, Any]]]] = {
+    "enwik8": (10, {}, [{"alpha": 10}, ONE, {"alpha": 4}, {"alpha": 20}, {"alpha": 50}, {"alpha": 10, "dim": 256}]),
+    "linux-calls": (6, {}, [ONE, {"alpha": 4}, {"alpha": 10}, {"alpha": 20}]),
+    "nowplaying": (10, {"preset": "sequence"}, [ONE, {"alpha": 4}]),
+    "enwik8-20000": (6, {}, [ONE, {"alpha": 2}, {"alpha": 4}]),
+    "linux-identifiers": (8, {}, [{"alpha": 10}, {"alpha": 20}, {"alpha": 50}]),
+    "pypi": (6, {}, [ONE, {"alpha": 4}]),
+    "beauty": (6, {"preset": "sequence"}, [ONE, {"alpha": 4}]),
+    "wikispeedia": (4, {}, [ONE, {"alpha": 4}]),
+}
+TEST_ROWS = 3000
+
+
+def label(options: dict[str, Any]) -> str:
+    """How a choice is named in the results.
+
+    >>> label({"alpha": 1, "num_hashes": 1}), label({"alpha": 10, "dim": 256})
+    ('no hashing', 'α=10, d=256')
+    """
+    if options == ONE:
+        return "no hashing"
+    signs = {"alpha": "α", "num_hashes": "m", "dim": "d"}
+    return ", ".join(f"{signs[name]}={value}" for name, value in options.items())
+
+
+def measure(name: str, options: dict[str, Any], data: Path, work: Path) -> dict[str, Any]:
+    """Train one model and ask it; in a process of its own."""
+    from superbloom import Superbloom
+    from superbloom.config import train_config
+    from superbloom.training.finish import finished
+
+    minutes, shared, _ = CHOICES[name]
+    corpus = corpus_of(name, data, work)
+    began = time.process_time()
+    model = Superbloom(**shared, **options).fit(corpus, minutes=minutes, remember="none", valid_rows=2000, quiet=True)
+    busy = time.process_time() - began
+    history = model.metrics["history"]
+    model._use(finished(model.model, corpus, train_config(**model.training["config"] | {"remember": "both"})))
+    model.training["config"] |= {"remember": "both"}
+    model.save_pretrained(work / "choices" / name / label(options).replace(" ", ""))
+    figures = model.evaluate(corpus, rows=TEST_ROWS, yardsticks=False)
+    config, steps = model.model.config, model.training["steps"]
+    return {
+        "names": corpus.num_ids,
+        "tokens": config.num_tokens,
+        "parameters": model.model.network.num_parameters(),
+        "minutes": minutes,
+        "steps": steps,
+        "seconds": model.training["seconds"],
+        "processor seconds": busy,
+        "history": history,
+        **{row: {k: figures[key][k]["value"] for k in figures[key]} for row, key in ROWS.items()},
+    }
+
+
+ROWS = {"both": "recall", "network": "network", "memory": "memory"}
+
+
+def in_process(name: str, options: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    call = [sys.executable, "-m", "benchmarks.choices", given.data, given.work, "--one", json.dumps([name, options])]
+    done = subprocess.run(
+        [str(word) for word in call], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} {label(options)}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def at(history: list[dict[str, float]], seconds: float) -> float | None:
+    """The recall of the last validation before that time; None if there was none."""
+    found = [point["recall_at_10"] for point in history if point["seconds"] <= seconds]
+    return found[-1] if found else None
+
+
+def tables(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    header = ["corpus", "model", "steps", "network after 2", "after 4", "in the end", "test: network", "both"]
+    rows = []
+    for name, measured in results.items():
+        for choice, found in measured.items():
+            curve = [at(found["history"], 60 * minutes + 5) for minutes in (2, 4, found["minutes"])]
+            shown = ["–" if value is None else f"{value:.3f}" for value in curve]
+            ends = [f"{found[row]['10']:.3f}" for row in ("network", "both")]
+            rows.append([f"{name}, {found['names']:,} names", choice, f"{found['steps']:,}", *shown, *ends])
+    return header, rows
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("names", nargs="*", help=", ".join(CHOICES))
+    parser.add_argument("--parallel", type=int, default=2, help="models at a time, one thread each")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    given = parser.parse_args(arguments)
+    if given.one:
+        print(json.dumps(measure(*json.loads(given.one), given.data, given.work)))
+        return
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"corpora": {}}
+    todo = []
+    for name in given.names or CHOICES:
+        if not given.table:
+            corpus_of(name, given.data, given.work)  # once, before several processes need it
+        known = results["corpora"].setdefault(name, {})
+        todo += [(name, options) for options in CHOICES[name][2] if label(options) not in known and not given.table]
+
+    def run(job: tuple[str, dict[str, Any]]) -> None:
+        name, options = job
+        found = results["corpora"][name][label(options)] = in_process(name, options, given)
+        keep(RESULTS, results)
+        shown = {row: round(found[row]["10"], 4) for row in ROWS}
+        print(name, label(options), f"{found['steps']:,} steps", shown, flush=True)
+
+    with ThreadPoolExecutor(given.parallel) as pool:
+        list(pool.map(run, todo))
+    header, rows = tables(results["corpora"])
+    between_marks(DOC, {"choices": f"\n{markdown(header, rows)}\n"})
+    report("recall@10 by how much is hashed", header, rows, results["corpora"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
