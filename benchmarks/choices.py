@@ -25,20 +25,26 @@ from tools.record import between_marks, keep, markdown, report
 
 DOC = Path(__file__).parents[1] / "docs" / "sizes.md"
 RESULTS = Path(__file__).parent / "results" / "choices.json"
-SETS = {"mask_as": "question", "positions": False, "distance": False}
-# corpus → (minutes of one thread, options that all its models share, label → what differs)
+SEQUENCE = {"preset": "sequence"}
+SETS = {"positions": False, "distance": False}
 ONE: dict[str, Any] = {"alpha": 1, "num_hashes": 1}
+# corpus → (minutes of one thread, options that all its models share, what differs)
 CHOICES: dict[str, tuple[float, dict[str, Any], list[dict[str, Any]]]] = {
     "enwik8": (10, {}, [{"alpha": 10}, ONE, {"alpha": 4}, {"alpha": 20}, {"alpha": 50}, {"alpha": 10, "dim": 256}]),
-    "linux-calls": (6, {}, [ONE, {"alpha": 4}, {"alpha": 10}, {"alpha": 20}]),
-    "nowplaying": (10, {"preset": "sequence"}, [ONE, {"alpha": 4}]),
-    "enwik8-20000": (6, {}, [ONE, {"alpha": 2}, {"alpha": 4}]),
-    "linux-identifiers": (8, {}, [{"alpha": 10}, {"alpha": 20}, {"alpha": 50}]),
-    "pypi": (6, {}, [ONE, {"alpha": 4}]),
-    "beauty": (6, {"preset": "sequence"}, [ONE, {"alpha": 4}]),
-    "wikispeedia": (4, {}, [ONE, {"alpha": 4}]),
+    "linux-calls": (10, {}, [{"alpha": 4}, {"alpha": 10}]),
+    "enwik8-20000": (10, {}, [ONE, {"alpha": 4}]),
+    "nowplaying": (10, SEQUENCE, [ONE, {"alpha": 4}]),
+    "pypi": (10, {}, [ONE]),
+    "beauty": (10, SEQUENCE, [ONE]),
+    "wikispeedia": (10, {}, [ONE]),
+    "enwik8-5000": (10, {}, [ONE]),
+    "ml-1m": (10, SEQUENCE, [ONE]),
+    "linux-identifiers": (6, {}, [{"alpha": 10}, {"alpha": 50}]),
+    "file-sessions": (10, SEQUENCE, [{"alpha": 10}]),
+    "book-crossing": (10, SETS, [{"alpha": 10}]),
 }
-TEST_ROWS = 3000
+UNSEEN = ("ml-1m", "beauty", "book-crossing")  # where what was seen is left out
+TEST_ROWS = 5000  # at most
 
 
 def label(options: dict[str, Any]) -> str:
@@ -68,7 +74,7 @@ def measure(name: str, options: dict[str, Any], data: Path, work: Path) -> dict[
     model._use(finished(model.model, corpus, train_config(**model.training["config"] | {"remember": "both"})))
     model.training["config"] |= {"remember": "both"}
     model.save_pretrained(work / "choices" / name / label(options).replace(" ", ""))
-    figures = model.evaluate(corpus, rows=TEST_ROWS, yardsticks=False)
+    figures = model.evaluate(corpus, rows=TEST_ROWS, filter_seen=name in UNSEEN, yardsticks=False)
     config, steps = model.model.config, model.training["steps"]
     return {
         "names": corpus.num_ids,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -27,6 +28,7 @@ from superbloom.config import (
     document,
     preset_options,
     train_config,
+    with_proportions,
 )
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
@@ -40,6 +42,8 @@ from superbloom.runtime import is_main_process
 from superbloom.special import Special
 from superbloom.storage import MANIFESTS, read_consistently, sha256
 from superbloom.store import Stored, load, save
+from superbloom.training.checkpoints import sizes_of_run
+from superbloom.training.choice import Sizes, choose_for
 from superbloom.training.distributed import check_coherent_threads
 from superbloom.training.finish import finished, remembered
 from superbloom.training.limits import check_memory
@@ -59,7 +63,7 @@ class Superbloom:
         shape, self.train_options = ({}, {}) if preset is None else preset_options(preset)
         check_known(options, [field.name for field in fields(ModelConfig) if field.name not in SIZES])
         self.options = shape | options
-        ModelConfig(num_ids=1, **self.options)  # refuses values that no corpus allows
+        ModelConfig(num_ids=1, **with_proportions(self.options))  # refuses values that no corpus allows
         self.training: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self._model: Model | None = None
@@ -100,14 +104,13 @@ class Superbloom:
         return f"Superbloom({config.num_ids:,} names, alpha={config.alpha}, {self.training.get('steps')} steps)"
 
     def config_for(self, corpus: Corpus) -> ModelConfig:
-        """The model that these options describe for a corpus; alpha, unless given, is lowered for a small one."""
-        if not isinstance(corpus, Corpus):
-            raise InputError(f"a {type(corpus).__name__} given; give a Corpus, e.g. Corpus.from_sequences(rows)")
-        options = dict(self.options)
+        """The model that these options describe for a corpus, with the defaults of options that are not given.
+
+        alpha, unless given, is lowered for a small corpus. fit chooses sizes that are not given (sizes_for).
+        """
+        options = self._options_for(corpus)
         targets = corpus.target_vocab
-        if targets is not None:
-            options = {"tied": False} | options | {"num_target_ids": len(targets)}
-        config = ModelConfig(num_ids=corpus.num_ids, **options)
+        config = ModelConfig(num_ids=corpus.num_ids, **with_proportions(options))
         hashes = config.distinguishing_hashes
         if "alpha" not in options:
             sizes = {corpus.num_ids, len(targets or corpus.vocab)}
@@ -116,6 +119,21 @@ class Superbloom:
         if targets is not None:
             check_sizes(len(targets), hashes, config.target_alpha or config.alpha)
         return config
+
+    def sizes_for(self, corpus: Corpus, training: TrainConfig, run: Path | None = None) -> Sizes:
+        """The sizes of the model for a corpus and a training: those given, and otherwise those that suit best.
+
+        run: a run to resume, whose model has its sizes already.
+        """
+        begun = {} if run is None else sizes_of_run(run)
+        return choose_for(corpus, begun | self._options_for(corpus), training)
+
+    def _options_for(self, corpus: Corpus) -> dict[str, Any]:
+        """The options of the model that were given, and those that follow from the corpus."""
+        if not isinstance(corpus, Corpus):
+            raise InputError(f"a {type(corpus).__name__} given; give a Corpus, e.g. Corpus.from_sequences(rows)")
+        targets = corpus.target_vocab
+        return self.options if targets is None else {"tied": False, **self.options, "num_target_ids": len(targets)}
 
     def fit(
         self,
@@ -149,8 +167,11 @@ class Superbloom:
             corpus = corpus.under(model.vocab)
             check_memory(model.config, config)
         else:
-            shape = self.config_for(corpus)
+            sizes = self.sizes_for(corpus, config, folder.path if folder is not None and resume else None)
+            shape = sizes.config
             check_memory(shape, config)
+            if "alpha" not in self.options and not quiet and is_main_process():
+                sys.stderr.write(f"{sizes.reason}\n")
             if shape.coherent:
                 check_coherent_threads(shape.coherent, config.devices)
             torch.manual_seed(config.seed)

@@ -17,13 +17,19 @@ from superbloom.config.training import TrainConfig
 from superbloom.errors import InputError
 from superbloom.hashing.construct import max_alpha
 from superbloom.model.network import Network
-from superbloom.training.plan import Rates, costs, in_bytes, plan
+from superbloom.training.choice import Sizes, choose, costs
+from superbloom.training.plan import Rates, seconds_per_step
+from superbloom.training.units import in_bytes
 from tests.support.launch import command, python
 
 GB = 10**9
 TRAINING = TrainConfig(steps=1)
 RATES = Rates(products=1e11, reading=1e10, narrow=3e10)
 run = partial(command, "plan")
+
+
+def plan(num_ids: int, memory: int, model: dict, training: TrainConfig) -> Sizes:
+    return choose(num_ids, memory, model, training, must_fit=True)
 
 
 @pytest.mark.parametrize("num_ids", [2, 50, 3_000, 40_000])
@@ -61,7 +67,7 @@ print(peak() - before)
 @pytest.mark.parametrize(
     ("model", "training"),
     [
-        ({"dim": 256, "ffn_dim": 1024}, {}),  # as much for weights and copies as for activations
+        ({"dim": 256, "ffn_dim": 1024, "alpha": 4}, {}),  # as much for weights and copies as for activations
         ({"dim": 512, "layers": 1, "alpha": 1, "num_hashes": 1}, {"batch_size": 8}),  # weights
         ({"dim": 64, "layers": 4, "alpha": 20}, {"batch_size": 256, "patience": 0, "average": 0.0}),  # activations
     ],
@@ -102,7 +108,7 @@ def test_more_of_anything_takes_more(sizes, alpha, name, times):
     assert all(other.train_memory[part] >= size for part, size in parts.items())
     assert all(other.serve_memory[part] >= size for part, size in one.serve_memory.items())
     assert sum(other.operations.values()) > sum(one.operations.values())
-    assert other.seconds_per_step(RATES) > one.seconds_per_step(RATES)
+    assert seconds_per_step(other, RATES) > seconds_per_step(one, RATES)
 
 
 @given(st.fixed_dictionaries(SIZES), st.integers(1, 60), st.integers(2, 5))
@@ -129,16 +135,44 @@ def test_what_is_proposed_fits_and_what_is_given_is_kept(num_ids, gigabytes, mod
     assert (more.config.dim, -more.config.alpha) >= (found.config.dim, -found.config.alpha)
 
 
-def test_the_papers_catalogue_gets_about_the_papers_sizes():
-    found = plan(5_281_889, 16 * GB, {}, TRAINING)
-    assert (found.config.alpha, found.config.num_hashes, found.config.dim, found.config.heads) == (53, 2, 768, 12)
-    assert plan(5_281_889, 3 * GB, {}, TRAINING).config.dim < 768
+@given(st.integers(2, 10**7), st.floats(0.1, 1000), st.floats(1.5, 20))
+@settings(max_examples=60, deadline=None)
+def test_more_time_never_hashes_more(num_ids, minutes, times):
+    one, other = (choose(num_ids, 64 * GB, {"dim": 128}, TrainConfig(minutes=t)) for t in (minutes, minutes * times))
+    assert other.config.alpha <= one.config.alpha
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"alpha": 1}, (1, 1)),  # no hashing means one hash
+        ({"alpha": 1, "num_hashes": 2}, (1, 2)),  # unless two are asked for
+        ({"alpha": 10}, (10, 2)),
+        ({"num_hashes": 3}, (4, 3)),  # not more tokens than names
+        ({"coherent": 1}, (2, 2)),
+    ],
+    ids=str,
+)
+def test_what_a_user_says_about_hashing_is_kept(given, sizes):
+    found = choose(5_000, 16 * GB, given, TrainConfig(minutes=60)).config
+    assert (found.alpha, found.num_hashes) == sizes
+
+
+def test_a_sampled_softmax_is_not_hashed():
+    found = choose(1_000_000, 16 * GB, {}, TrainConfig(minutes=1, loss="sampled")).config
+    assert (found.alpha, found.num_hashes) == (1, 1)
+
+
+def test_short_rows_leave_more_steps_and_less_hashing():
+    long, short = (choose(100_000, 16 * GB, {}, TrainConfig(minutes=5), filled=filled) for filled in (1.0, 0.1))
+    assert short.steps_per_minute > 4 * long.steps_per_minute / (long.config.alpha / short.config.alpha)
+    assert short.config.alpha < long.config.alpha
 
 
 def test_a_small_memory_raises_alpha_once_d_is_small():
-    sizes = [plan(20_000_000, int(g * GB), {}, TRAINING).config for g in (16, 4, 2, 1.6)]
+    sizes = [plan(20_000_000, int(g * GB), {}, TrainConfig(minutes=1e5)).config for g in (64, 16, 4, 2, 1.6)]
     assert [config.dim for config in sizes] == sorted((config.dim for config in sizes), reverse=True)
-    assert sizes[-1].alpha > sizes[0].alpha == 200
+    assert sizes[-1].alpha > sizes[1].alpha > sizes[0].alpha
 
 
 def test_a_preset_is_counted_as_it_is():
@@ -208,10 +242,19 @@ def test_what_is_said_to_fit_does():
 
 def test_the_command_prints_a_table_and_the_next_command():
     done = run("--ids", 5_300_000, "--memory", "16GB", "--layers", 3, "--no-spread")
-    text = " ".join(re.sub(r"[│┃]", " ", done.stdout).split())
+    assert max(map(len, done.stdout.splitlines()[:-3])) <= 80
+    text = " ".join(done.stdout.split())
     for words in ("parameters", "memory for training", "optimizer", "average", "logits", "serving, int8", "estimate"):
         assert words in text
-    assert re.search(r"train CORPUS --out MODEL --alpha 53 --num-hashes 2 --dim 768 .*--no-spread --layers 3", text)
+    assert re.search(r"steps per minute [\d.,]+ steps in 5 minutes [\d,]+ to a first useful network, 200 steps \d", text)
+    assert re.search(r"train CORPUS --out MODEL --alpha 100 --num-hashes 2 --dim 128 .*--no-spread --layers 3", text)
+
+
+def test_a_small_catalogue_needs_no_hashing():
+    assert "You do not need hashing." in run("--ids", 2636, "--memory", "23GB").stdout
+    found = json.loads(run("--ids", 2636, "--memory", "23GB", "--json").stdout)
+    assert (found["model"]["alpha"], found["model"]["num_hashes"], found["hashed"]) == (1, 1, False)
+    assert found["tokens"] == 2640
 
 
 def test_the_command_as_json_is_one_document():

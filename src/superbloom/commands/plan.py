@@ -21,22 +21,33 @@ def plan(
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """Choose alpha, m and d for a catalogue and a memory; parameters, memory and time they take (docs/sizes.md)."""
-    from superbloom.training.plan import in_bytes, measure, plan, table
+    """Choose alpha, m and d for a catalogue, a time (--minutes) and a memory, as `train` does, and show what they cost.
+
+    Examples: superbloom plan --ids 20000; superbloom plan --ids 5300000 --memory 16GB --minutes 600
+    """
+    from superbloom.errors import InputError
+    from superbloom.training.choice import CHOSEN, choose
+    from superbloom.training.limits import machine_memory
+    from superbloom.training.plan import document, measure, table
+    from superbloom.training.units import in_bytes
 
     shape, training = ({}, {}) if preset is None else preset_options(preset)
     chosen = {name: value for name, value in options.items() if value is not None}
     more_shape, more_training = split_options(chosen)
-    room = None if memory is None else in_bytes(memory)
-    found = plan(ids, room, shape | more_shape, train_config(**training | more_training))
+    room = machine_memory() if memory is None else in_bytes(memory)
+    if ids < 2:
+        raise InputError(f"--ids {ids} given; 2 or more is allowed")
+    if room is None:
+        raise InputError("the system does not say how much memory it has; give --memory, e.g. 16GB")
+    found = choose(ids, room, shape | more_shape, train_config(**training | more_training), must_fit=True)
     rates = measure()
     if json_:
-        print_json(found.document(rates))
+        print_json(document(found, rates))
         return
     from rich.console import Console
 
     Console().print(table(found, rates))
-    sizes = {name: getattr(found.config, name) for name in ("alpha", "num_hashes", "dim", "heads", "ffn_dim")}
+    sizes = {name: getattr(found.config, name) for name in CHOSEN}
     words = [f"--preset {q(preset)}"] if preset is not None else []
     words += [_written(name, value) for name, value in (sizes | chosen).items()]
     typer.echo(f"Next:\n  {command()} train CORPUS --out MODEL {' '.join(words)}")

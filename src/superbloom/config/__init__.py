@@ -1,6 +1,6 @@
 """Every option and its default, written once. The command line, Python and HTTP are made from these classes."""
 
-from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig
+from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig, with_proportions
 from superbloom.config.option import check_known, document, make
 from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
 from superbloom.config.query import (
@@ -47,4 +47,5 @@ __all__ = [
     "preset_options",
     "split_options",
     "train_config",
+    "with_proportions",
 ]

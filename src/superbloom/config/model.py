@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from superbloom.config.option import BELOW_ONE, SEED, faults, option, refuse, whole
 
@@ -104,3 +104,12 @@ class ModelConfig:
         if self.num_target_ids is None:
             return self.num_buckets
         return -(-self.num_target_ids // (self.target_alpha or self.alpha))
+
+
+def with_proportions(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with heads and ffn_dim in the paper's proportion to dim, unless they are given."""
+    dim = options.get("dim")
+    if type(dim) is not int or dim < 1:
+        return options
+    heads = next(h for h in range(max(4, dim // 64), 0, -1) if dim % h == 0)
+    return {"heads": heads, "ffn_dim": 4 * dim} | options

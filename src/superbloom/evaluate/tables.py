@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 
 def recall_table(figures: dict[str, Any]) -> Table:
-    """rec@k of the model and of the yardsticks, with 95 % intervals in brackets."""
+    """recall@k of the model and of the yardsticks, ± half of the 95 % interval. It fits 60 columns."""
     title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
-    table = Table(title=title, title_justify="left", title_style="")
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     ks = list(figures["recall"])
-    for column in ("", *(f"rec@{k}" for k in ks)):
+    for column in ("", *(f"recall@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
     rows = {"this model": figures["recall"]}
     rows |= {f"{name} alone": figures[name] for name in ("network", "memory") if name in figures}
@@ -50,12 +51,13 @@ def plot_deciles(figures: dict[str, Any]) -> bytes:
 
 
 def cell(share: dict[str, float]) -> str:
-    """A share with its interval, as text.
+    """A share ± half of its interval, as text.
 
     >>> cell({"value": 0.3, "low": 0.2189, "high": 0.3958})
-    '0.300 (0.219–0.396)'
+    '.300 ±.088'
     """
-    return f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
+    shown = (f"{value:.3f}".removeprefix("0") for value in (share["value"], (share["high"] - share["low"]) / 2))
+    return " ±".join(shown)
 
 
 def plot_calibration(figures: dict[str, Any]) -> bytes:

@@ -2,8 +2,8 @@
 
     python -m superbloom.prepare.bundled enwik8.xz      rebuilds data/enwik8-links.tsv.xz, byte for byte
 
-enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md names its authors. Most
-link targets have no page in this slice; they are kept nevertheless. Only the 20,000 most frequent targets are kept.
+enwik8 is the first 10^8 bytes of the English Wikipedia dump of 2006-03-03; data/ATTRIBUTION.md names its authors. All
+259,996 link targets are kept. Most of them have no page in this slice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from superbloom.prepare.sequences import read_sequences
 from superbloom.prepare.wikipedia import prepare_wikipedia
 
 LINKS = Path(__file__).parents[1] / "data" / "enwik8-links.tsv.xz"
-ENTITIES = 20_000
 SOURCE = "enwik8: English Wikipedia of 2006-03-03, GFDL"
 
 
-def bundled_corpus() -> Corpus:
-    """The built-in corpus, as `superbloom prepare sequences --keyed` would make it."""
-    return Corpus.from_keyed(read_sequences([LINKS], keyed=True), source=SOURCE)
+def bundled_corpus(max_names: int | None = None) -> Corpus:
+    """The built-in corpus, as `superbloom prepare sequences --keyed` would make it; max_names as there."""
+    return Corpus.from_keyed(read_sequences([LINKS], keyed=True), source=SOURCE, max_names=max_names)
 
 
 def build(dump: str | Path) -> bytes:
     """The bytes of the built-in file: a line per page with its title and the entities that it links to."""
     with tempfile.TemporaryDirectory() as folder:
-        prepare_wikipedia([dump], Path(folder) / "corpus", open_links=True, max_names=ENTITIES)
+        prepare_wikipedia([dump], Path(folder) / "corpus", open_links=True)
         corpus = Corpus.open(Path(folder) / "corpus")
     keys = corpus.sequences["key"].to_pylist()
     lines = ("\t".join([key, *corpus.vocab.names(corpus.row(row))]) for row, key in enumerate(keys))

@@ -20,6 +20,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.model import Model
 from superbloom.storage import sha256
+from superbloom.training.choice import CHOSEN
 
 CHECKPOINT_NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.ckpt")
 IDENTITY = "superbloom"  # key in a checkpoint: the model and the corpus it belongs to
@@ -64,6 +65,13 @@ def identity(model: Model, corpus: Corpus) -> dict[str, Any]:
         **corpus.counts(),
         **corpus.checksums,
     }
+
+
+def sizes_of_run(run: Path) -> dict[str, Any]:
+    """The sizes of the model that a run trains; empty if it has no whole checkpoint."""
+    checkpoint = newest_whole(run, lambda _: None)
+    facts = {} if checkpoint is None else read_checkpoint(checkpoint, mmap=True).get(IDENTITY)
+    return {name: facts[name] for name in CHOSEN if name in facts} if isinstance(facts, dict) else {}
 
 
 def check_identity(checkpoint: Path, now: dict[str, Any]) -> dict[str, Any]:

@@ -49,8 +49,11 @@ def serve_memory(config: ModelConfig, size: int) -> dict[str, int]:
     return {name: fixed + 4 * (size - output) + bytes_ * output for name, bytes_ in BYTES_PER_WEIGHT.items()}
 
 
-def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
-    """Floating-point operations of a step: the products of the forward pass, and twice that number backward."""
+def operations(config: ModelConfig, training: TrainConfig, filled: float = 1.0) -> dict[str, float]:
+    """Floating-point operations of a step: the products of the forward pass, and twice that number backward.
+
+    filled: the share of a segment that is no padding. Padding is read, but not predicted.
+    """
     elements, asked = _elements(config, training)
     d, f = config.dim, config.ffn_dim
     each = config.num_hashes if config.inputs == "tokens" else 1
@@ -62,7 +65,7 @@ def operations(config: ModelConfig, training: TrainConfig) -> dict[str, float]:
     tokens = config.output_buckets * softmaxes_joined(config)
     if training.loss == "sampled":
         tokens = min(tokens, training.samples)
-    output = 2 * asked * config.num_hashes * tokens * d
+    output = 2 * filled * asked * config.num_hashes * tokens * d
     return {
         "layers": 3.0 * training.batch_size * ((config.layers - 1) * whole + last),
         "output": 3.0 * training.batch_size * output,
