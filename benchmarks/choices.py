@@ -1,8 +1,8 @@
-"""When does hashing pay, and how much of it?   python -m benchmarks.choices DATA WORK [CORPUS …] [--parallel 2]
+"""When does hashing pay, and how much of it?   python -m benchmarks.choices DATA WORK [CORPUS …] [--cores 0 1]
 
-Each corpus of CHOICES is trained with several alphas and widths, one thread per model, for the minutes given there: two
-minutes of one thread are about one minute of two cores. Kept are the curve of the network alone on validation rows, and
-the recall of network, memory and both on test rows in the end.
+Each corpus of CHOICES is trained as `train` chooses, and with other alphas and widths, for ten minutes of one core,
+which are about five of two. Kept are the curve of the network alone on validation rows, and the recall of network,
+memory and both on test rows in the end.
 
 A run that is interrupted continues: results are kept in benchmarks/results/choices.json, models in WORK/choices.
 --table only writes the tables of docs/sizes.md from what is kept.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 import time
@@ -28,21 +29,23 @@ RESULTS = Path(__file__).parent / "results" / "choices.json"
 SEQUENCE = {"preset": "sequence"}
 SETS = {"positions": False, "distance": False}
 ONE: dict[str, Any] = {"alpha": 1, "num_hashes": 1}
-# corpus → (minutes of one thread, options that all its models share, what differs)
-CHOICES: dict[str, tuple[float, dict[str, Any], list[dict[str, Any]]]] = {
-    "enwik8": (10, {}, [{"alpha": 10}, ONE, {"alpha": 4}, {"alpha": 20}, {"alpha": 50}, {"alpha": 10, "dim": 256}]),
-    "linux-calls": (10, {}, [{"alpha": 4}, {"alpha": 10}]),
-    "enwik8-20000": (10, {}, [ONE, {"alpha": 4}]),
-    "nowplaying": (10, SEQUENCE, [ONE, {"alpha": 4}]),
-    "pypi": (10, {}, [ONE]),
-    "beauty": (10, SEQUENCE, [ONE]),
-    "wikispeedia": (10, {}, [ONE]),
-    "enwik8-5000": (10, {}, [ONE]),
-    "ml-1m": (10, SEQUENCE, [ONE]),
-    "linux-identifiers": (6, {}, [{"alpha": 10}, {"alpha": 50}]),
-    "file-sessions": (10, SEQUENCE, [{"alpha": 10}]),
-    "book-crossing": (10, SETS, [{"alpha": 10}]),
+AS_CHOSEN: dict[str, Any] = {}
+# corpus → (options that all its models share, what differs)
+CHOICES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "enwik8-20000": ({}, [AS_CHOSEN, {"alpha": 4}]),
+    "pypi": ({}, [AS_CHOSEN]),
+    "linux-calls": ({}, [AS_CHOSEN, ONE]),
+    "enwik8-5000": ({}, [AS_CHOSEN]),
+    "beauty": (SEQUENCE, [AS_CHOSEN, ONE]),
+    "file-sessions": (SEQUENCE, [AS_CHOSEN]),
+    "nowplaying": (SEQUENCE, [AS_CHOSEN, ONE]),
+    "ml-1m": (SEQUENCE, [AS_CHOSEN]),
+    "book-crossing": (SETS, [AS_CHOSEN]),
+    "wikispeedia": ({}, [AS_CHOSEN]),
+    "enwik8": ({}, [{"alpha": 20}, {"alpha": 10}, ONE, {"alpha": 4}, {"alpha": 50}, {"alpha": 10, "dim": 256}]),
+    "linux-identifiers": ({}, [AS_CHOSEN, {"alpha": 10}]),
 }
+MINUTES = 10  # of one core, about five minutes of two
 UNSEEN = ("ml-1m", "beauty", "book-crossing")  # where what was seen is left out
 TEST_ROWS = 5000  # at most
 
@@ -53,8 +56,8 @@ def label(options: dict[str, Any]) -> str:
     >>> label({"alpha": 1, "num_hashes": 1}), label({"alpha": 10, "dim": 256})
     ('no hashing', 'α=10, d=256')
     """
-    if options == ONE:
-        return "no hashing"
+    if options in (ONE, AS_CHOSEN):
+        return "no hashing" if options else "as chosen"
     signs = {"alpha": "α", "num_hashes": "m", "dim": "d"}
     return ", ".join(f"{signs[name]}={value}" for name, value in options.items())
 
@@ -65,10 +68,10 @@ def measure(name: str, options: dict[str, Any], data: Path, work: Path) -> dict[
     from superbloom.config import train_config
     from superbloom.training.finish import finished
 
-    minutes, shared, _ = CHOICES[name]
+    shared, _ = CHOICES[name]
     corpus = corpus_of(name, data, work)
     began = time.process_time()
-    model = Superbloom(**shared, **options).fit(corpus, minutes=minutes, remember="none", valid_rows=2000, quiet=True)
+    model = Superbloom(**shared, **options).fit(corpus, minutes=MINUTES, remember="none", valid_rows=2000, quiet=True)
     busy = time.process_time() - began
     history = model.metrics["history"]
     model._use(finished(model.model, corpus, train_config(**model.training["config"] | {"remember": "both"})))
@@ -80,7 +83,8 @@ def measure(name: str, options: dict[str, Any], data: Path, work: Path) -> dict[
         "names": corpus.num_ids,
         "tokens": config.num_tokens,
         "parameters": model.model.network.num_parameters(),
-        "minutes": minutes,
+        "minutes": MINUTES,
+        "alpha": config.alpha,
         "steps": steps,
         "seconds": model.training["seconds"],
         "processor seconds": busy,
@@ -92,10 +96,14 @@ def measure(name: str, options: dict[str, Any], data: Path, work: Path) -> dict[
 ROWS = {"both": "recall", "network": "network", "memory": "memory"}
 
 
-def in_process(name: str, options: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+def in_process(name: str, options: dict[str, Any], given: argparse.Namespace, core: int) -> dict[str, Any]:
     call = [sys.executable, "-m", "benchmarks.choices", given.data, given.work, "--one", json.dumps([name, options])]
     done = subprocess.run(
-        [str(word) for word in call], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        [str(word) for word in call],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
     if done.returncode:
         raise RuntimeError(f"{name} {label(options)}: {done.stderr[-2000:]}")
@@ -125,7 +133,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("names", nargs="*", help=", ".join(CHOICES))
-    parser.add_argument("--parallel", type=int, default=2, help="models at a time, one thread each")
+    parser.add_argument("--cores", type=int, nargs="+", default=[0, 1], help="train one model on each of these cores")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="train nothing")
     given = parser.parse_args(arguments)
@@ -138,16 +146,24 @@ def main(arguments: list[str]) -> None:
         if not given.table:
             corpus_of(name, given.data, given.work)  # once, before several processes need it
         known = results["corpora"].setdefault(name, {})
-        todo += [(name, options) for options in CHOICES[name][2] if label(options) not in known and not given.table]
+        todo += [(name, options) for options in CHOICES[name][1] if label(options) not in known and not given.table]
 
     def run(job: tuple[str, dict[str, Any]]) -> None:
         name, options = job
-        found = results["corpora"][name][label(options)] = in_process(name, options, given)
+        core = free.get()
+        try:
+            found = in_process(name, options, given, core)
+        finally:
+            free.put(core)
+        results["corpora"][name][label(options)] = found
         keep(RESULTS, results)
         shown = {row: round(found[row]["10"], 4) for row in ROWS}
-        print(name, label(options), f"{found['steps']:,} steps", shown, flush=True)
+        print(name, label(options), f"alpha={found['alpha']}, {found['steps']:,} steps", shown, flush=True)
 
-    with ThreadPoolExecutor(given.parallel) as pool:
+    free: queue.Queue[int] = queue.Queue()
+    for core in given.cores:
+        free.put(core)
+    with ThreadPoolExecutor(len(given.cores)) as pool:
         list(pool.map(run, todo))
     header, rows = tables(results["corpora"])
     between_marks(DOC, {"choices": f"\n{markdown(header, rows)}\n"})

@@ -14,7 +14,7 @@ from superbloom.config.presets import WIKIPEDIA_IDS
 from superbloom.config.training import TrainConfig
 from superbloom.hashing.bloom import BloomHash
 from superbloom.model.model import Model
-from superbloom.prepare.bundled import bundled_corpus
+from superbloom.prepare.bundled import FREQUENT, bundled_corpus
 from superbloom.search.certified import exhaustive, top_k
 from superbloom.training.batches import Batches
 from superbloom.training.lightning_module import Training
@@ -32,7 +32,7 @@ def seconds(what: Callable[[int], object], repeats: int) -> float:
 
 
 def main() -> None:
-    corpus = bundled_corpus()
+    corpus = bundled_corpus(FREQUENT)
     train = TrainConfig(steps=1)
     model = Model.create(ModelConfig(num_ids=corpus.num_ids), corpus.vocab)
     batches = Batches.of(corpus, model.config, train)

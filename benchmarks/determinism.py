@@ -60,7 +60,7 @@ def one(folder: Path, model: Path) -> None:
     batches = Batches(corpus, seq_len=64, batch_size=32, mask_share=0.15, seed=0)
     parts = (part for step in range(STEPS) for part in (batches[step].ids, batches[step].targets))
     found["batches"] = digest(*(part.numpy() for part in parts))
-    trained = Superbloom().fit(corpus, steps=STEPS, quiet=True)
+    trained = Superbloom(alpha=4).fit(corpus, steps=STEPS, quiet=True)
     weights = {name: value.numpy() for name, value in trained.model.network.state_dict().items()}
     np.savez(folder / "weights.npz", **weights)
     found["weights"] = digest(*weights.values())

@@ -33,7 +33,7 @@ from superbloom.model.model import Model
 from superbloom.model.network import Network
 from superbloom.predict import Predictor
 from superbloom.predict.explain import facts_of
-from superbloom.prepare.bundled import bundled_corpus
+from superbloom.prepare.bundled import FREQUENT, bundled_corpus
 from superbloom.search.certified import top_k
 from superbloom.special import MASK, Special
 from superbloom.store.card import card
@@ -57,7 +57,7 @@ def main() -> None:
     matplotlib.use("Agg")
     matplotlib.rcParams.update(STYLE)
     torch.set_num_threads(1)
-    corpus = bundled_corpus()
+    corpus = bundled_corpus(FREQUENT)
     if given.model is not None:
         trained = Superbloom.from_pretrained(given.model)
     else:

@@ -3,7 +3,7 @@
 One name is asked, its own name excluded, for 150 random names per band of frequency. A ghost shares a bucket with the
 name or with a better answer, and no training row holds it together with the name (evaluate/ghosts.py). Columns: the
 paper's sum over hashes, the probability of the network alone, and that of network and memory. Without CORPUS, the
-built-in one.
+20,000 most frequent names of the built-in one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from superbloom import Corpus, Superbloom
 from superbloom.evaluate.ghosts import ghost_share
 from superbloom.predict import Predictor
-from superbloom.prepare.bundled import bundled_corpus
+from superbloom.prepare.bundled import FREQUENT, bundled_corpus
 from tools.record import report
 
 BANDS = ((0, 500), (500, 3000), (3000, 20_000))
@@ -25,7 +25,7 @@ NAMES, ANSWERS = 150, 5
 def main(model_folder: str, corpus_folder: str | None = None) -> None:
     model = Superbloom.from_pretrained(model_folder)
     vocab, bloom = model.model.vocab, model.model.bloom
-    corpus = (bundled_corpus() if corpus_folder is None else Corpus.open(corpus_folder)).under(vocab)
+    corpus = (bundled_corpus(FREQUENT) if corpus_folder is None else Corpus.open(corpus_folder)).under(vocab)
     columns = {
         "sum": (model.predictor, "sum"),
         "network": (Predictor(model.model, network_only=True), "posterior"),

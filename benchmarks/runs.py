@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from superbloom.prepare.bundled import bundled_corpus
+from superbloom.prepare.bundled import FREQUENT, bundled_corpus
 from superbloom.training.checkpoints import checkpoints
 from superbloom.training.logs import LOG_FILE
 from tests.support.kills import kill_and_resume  # the experiment of the tests, on real data
@@ -51,7 +51,7 @@ def lines(folder: Path) -> list[dict[str, float]]:
 def processes(folder: Path) -> dict[str, Any]:
     """Losses and weights of each way beside those of one process."""
     found: dict[str, Any] = {}
-    bundled_corpus().save(folder / "corpus")
+    bundled_corpus(FREQUENT).save(folder / "corpus")
     for way in WAYS:
         place = folder / way.replace(" ", "_").strip("-")
         place.mkdir()
@@ -94,7 +94,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         found: dict[str, Any] = {"processes": processes(Path(name)), "checkpoint": checkpoint_cost(Path(name))}
     with tempfile.TemporaryDirectory() as name:
-        found["kills"] = kill_and_resume(bundled_corpus(), Path(name), given.kills)  # raises where anything differs
+        # Raises an error if anything differs.
+        found["kills"] = kill_and_resume(bundled_corpus(FREQUENT), Path(name), given.kills)
     if given.out:
         given.out.write_text(json.dumps({"figures": found, **surroundings()}, indent=1) + "\n")
     rows = [

@@ -36,8 +36,8 @@ def measure(model: dict[str, Any], batch: int) -> dict[str, float]:
     from superbloom.model.model import Model
     from superbloom.model.network import Network
     from superbloom.training.batches import Batches
-    from superbloom.training.lightning_module import Training
     from superbloom.training.choice import costs
+    from superbloom.training.lightning_module import Training
 
     torch.set_num_threads(1)
     config, training = ModelConfig(**model), TrainConfig(steps=1, batch_size=batch)

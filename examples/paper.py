@@ -2,7 +2,7 @@
 # # The paper's queries
 #
 # Appendix E queries a model of all of Wikipedia: which entities go with Copenhagen, what completes Tunisia, Tunis,
-# Thailand? This example asks a model of 20,000 entities the same, after some minutes of training on a laptop.
+# Thailand? This example asks a model of 259,996 entities the same, after some minutes of training on a laptop.
 
 # %%
 import os
@@ -13,7 +13,7 @@ from superbloom.prepare.bundled import bundled_corpus
 from superbloom.reproduce.paper import CAPITALS, CONTEXTS
 
 corpus = bundled_corpus()
-model = Superbloom(alpha=4).fit(corpus, minutes=float(os.environ.get("MINUTES", 5)), quiet=True)
+model = Superbloom().fit(corpus, minutes=float(os.environ.get("MINUTES", 5)), quiet=True)
 
 # %% [markdown]
 # The ten best names for each context, without the names of the context.

@@ -10,6 +10,7 @@ from superbloom.config.option import BELOW_ONE, SEED, faults, option, refuse, wh
 # Limits for files from elsewhere: a small model folder must not take hours to read or to ask.
 MAX_HASHES, MAX_SEQ_LEN = 256, 100_000
 MAX_DIVISORS_SHOWN = 64
+CHOSEN_BY_TRAIN = "as catalogue, time and memory allow; see superbloom plan"
 SIZE = {"allowed": whole(1)}  # a field without help is no option of the command line
 SIZES = {"num_ids", "num_target_ids", "buckets"}  # decided by the corpus, or by the model that is extended
 
@@ -23,8 +24,10 @@ class ModelConfig:
     """
 
     num_ids: int = field(metadata=SIZE)
-    num_hashes: int = option(2, "hash functions m: tokens per id", whole(1, MAX_HASHES))
-    alpha: int = option(4, "ids that share a bucket; 1 is no hashing", whole(1))
+    num_hashes: int = option(
+        2, "hash functions m: tokens per id", whole(1, MAX_HASHES), shown_default="2; 1 without hashing"
+    )
+    alpha: int = option(4, "ids that share a bucket; 1 is no hashing", whole(1), shown_default=CHOSEN_BY_TRAIN)
     hash_seed: int = option(0, "seed of the hash functions", SEED)
     spread: bool = option(True, "keep frequent ids out of each other's buckets; without, hashes are fully random")
     coherent: int = option(
@@ -32,9 +35,9 @@ class ModelConfig:
     )
     # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
     num_special: int = option(4, "special ids, each with m tokens of its own", whole(4))
-    dim: int = option(128, "width d of the embeddings", whole(1))
-    heads: int = option(4, "attention heads; they divide dim", whole(1))
-    ffn_dim: int = option(512, "width of the feed-forward layers", whole(1))
+    dim: int = option(128, "width d of the embeddings", whole(1), shown_default=CHOSEN_BY_TRAIN)
+    heads: int = option(4, "attention heads; they divide dim", whole(1), shown_default="one per 64 columns, at least 4")
+    ffn_dim: int = option(512, "width of the feed-forward layers", whole(1), shown_default="4 · dim")
     layers: int = option(2, "Transformer layers L", whole(1))
     attend: bool = option(True, "learn what to attend to; without, all elements count alike: a bag of digests")
     seq_len: int = option(32, "longest segment n", whole(1, MAX_SEQ_LEN))

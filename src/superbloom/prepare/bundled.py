@@ -19,6 +19,7 @@ from superbloom.prepare.sequences import read_sequences
 from superbloom.prepare.wikipedia import prepare_wikipedia
 
 LINKS = Path(__file__).parents[1] / "data" / "enwik8-links.tsv.xz"
+FREQUENT = 20_000  # names of the smaller corpus of several benchmarks
 SOURCE = "enwik8: English Wikipedia of 2006-03-03, GFDL"
 
 

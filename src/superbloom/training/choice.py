@@ -25,7 +25,8 @@ from superbloom.training.costs import operations, serve_memory, train_memory
 from superbloom.training.limits import machine_memory, num_parameters
 from superbloom.training.units import shown_bytes
 
-ALPHAS = (1, 2, 4, 10, 20, 50, 100)
+ALPHAS = (1, 4, 10, 20, 50)  # 2 would leave as many tokens as names, since hashed models have two hashes
+MIN_BUCKETS = 10_000  # per hash; with fewer, too many frequent names share buckets
 DIM = ModelConfig.dim  # lowered only if memory asks for it
 WIDER_DIMS, NARROWER_DIMS = (768, 512, 384, 256, 192), (96, 64, 48, 32)
 ENOUGH_STEPS = 600  # for a network of the width DIM; a wider one needs more, in proportion to the square of its width
@@ -47,6 +48,7 @@ class Sizes:
     train_memory: dict[str, int]
     serve_memory: dict[str, int]
     operations: dict[str, float]
+    filled: float  # the share of a segment that is no padding
 
     @property
     def needed(self) -> int:
@@ -85,7 +87,7 @@ class Sizes:
         if not self.is_hashed:
             return f"{config.num_ids:,} names need no hashing: {steps}; {shape}"
         plain = replace(config, num_hashes=1, alpha=1, coherent=0)
-        without = costs(plain, self.training, self.memory)
+        without = costs(plain, self.training, self.memory, self.filled)
         why = f"without hashing about {_rounded(without.steps_per_minute * self.minutes):,}"
         if not without.fits:
             why = f"no hashing would take {shown_bytes(without.needed)} of {shown_bytes(without.memory or 0)}"
@@ -154,6 +156,7 @@ def costs(config: ModelConfig, training: TrainConfig, memory: int | None, filled
         train_memory(config, training, size),
         serve_memory(config, size),
         operations(config, training, filled),
+        filled,
     )
 
 
@@ -171,7 +174,8 @@ def _alphas(num_ids: int, given: dict[str, Any]) -> tuple[tuple[int, ...], int]:
     most = min(max_alpha(size, hashes) for size in {num_ids, targets or num_ids})
     # If several hashes are asked for, there are no more tokens than names.
     least = max(given.get("num_hashes", 1), 2 if given.get("coherent") else 1)
-    return tuple(alpha for alpha in ALPHAS if least <= alpha <= most) or (min(least, most),), most
+    largest = min(most, max(least, num_ids // MIN_BUCKETS))
+    return tuple(alpha for alpha in ALPHAS if least <= alpha <= largest) or (min(least, most),), most
 
 
 def _hashed(given: dict[str, Any], alpha: int) -> dict[str, Any]:
