@@ -47,6 +47,10 @@ PIECES = st.sampled_from(
             "?",
             "。",
             "？",
+            "।",
+            "؟",
+            "。」",
+            "！？",
             "'",
             '"',
             "”",
@@ -75,7 +79,7 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(st.characters(exclude_categories=["Cs
 def plain_segmentation(text: str, names: dict[str, Kind], lowercase: bool) -> tuple[list[str], list[str]]:
     """The names of a text's entries, and the words that have none."""
     words = words_of(text, lowercase)
-    begins = begins_of(text, [start for _, start, _ in words])
+    begins = begins_of(text, words)
     singles = {name for name, kind in names.items() if kind != Kind.BIGRAM}
     entries, unknown, at = [], [], 0
     while at < len(words):
@@ -138,8 +142,26 @@ def test_a_reader_that_has_read_other_texts_gives_the_same_words(texts):
         expected = words_of(text, lowercase=True)
         for words in (found, fresh):
             assert [words.names[number] for number in words.numbers] == [word for word, _, _ in expected]
-            assert words.begins.tolist() == begins_of(text, [start for _, start, _ in expected])
+            assert words.begins.tolist() == begins_of(text, expected)
             assert len(set(words.names)) == len(words.names) == len(set(words.numbers.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("我是学生。你好！「真的吗？」他说", ["我 是 学 生 。", "你 好 ！", "「 真 的 吗 ？ 」", "他 说"]),
+        ('他说："你好。"我走了', ['他 说 ： " 你 好 。 "', "我 走 了"]),
+        ("আমি যাই।তুমি এসো। সে", ["আমি যাই ।", "তুমি এসো ।", "সে"]),
+        ("کیا؟ہاں۔ اچھا", ["کیا ؟", "ہاں ۔", "اچھا"]),
+        ('Is 3.5 a lot?! "No." He left', ["Is 3 . 5 a lot ? !", '" No . "', "He left"]),
+        ("什么？!你", ["什 么 ？ !", "你"]),
+    ],
+)
+def test_sentences_end_at_the_marks_of_each_script(text, sentences):
+    words = Reader(lowercase=False).read(text.encode())
+    names = [words.names[number] for number in words.numbers]
+    places = [*np.flatnonzero(words.begins).tolist(), len(names)]
+    assert [" ".join(names[begin:end]) for begin, end in pairwise(places)] == sentences
 
 
 def test_memory_of_what_was_read_is_bounded(monkeypatch):

@@ -97,7 +97,7 @@ def plain_vocabulary(texts: list[str], size: int, min_count: int) -> set[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         words = words_of(text, lowercase=True)
-        begins = begins_of(text, [start for _, start, _ in words])
+        begins = begins_of(text, words)
         for at, (word, _, _) in enumerate(words):
             counts[word] += 1
             after = words[at + 1][0] if at + 1 < len(words) and not begins[at + 1] else "."

@@ -1,6 +1,5 @@
 """Words and sentences of a text by plain loops, as an oracle."""
 
-import re
 import unicodedata
 
 from tokenizers import PreTokenizedString
@@ -10,6 +9,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from superbloom.corpus.words import MAX_WORD_CHARS
 
 CLOSING = "\"')]}’”»›」』）】》〉"
+ENDS_BEFORE_SPACE = ".!?"
+ENDS = "。！？｡।॥۔؟։።፧။។"
+SPACES = " \t\n\r"
 
 
 def words_of(text: str, lowercase: bool) -> list[tuple[str, int, int]]:
@@ -23,21 +25,22 @@ def words_of(text: str, lowercase: bool) -> list[tuple[str, int, int]]:
     return found
 
 
-def begins_of(text: str, starts: list[int]) -> list[bool]:
-    """Whether a line or a sentence begins between each word and the one before."""
-    breaks = [0]
-    ended = False
-    last = 0
-    for raw in re.finditer(r"[^ \t\n\r]+", text):
-        if ended or "\n" in text[last : raw.start()]:
-            breaks.append(raw.start())
-        ended = raw[0].rstrip(CLOSING)[-1:] in tuple(".!?。！？")
-        last = raw.end()
-    before = -1
+def begins_of(text: str, words: list[tuple[str, int, int]]) -> list[bool]:
+    """Whether a line or a sentence begins at each word."""
     found = []
-    for start in starts:
-        found.append(any(before < place <= start for place in breaks))
-        before = start
+    ended, last = "", 0  # "surely" or "before a space", if marks that end a sentence stand right before the word
+    for word, start, end in words:
+        between, last = text[last:start], end
+        is_spaced = any(space in between for space in SPACES)
+        is_mark = word in (*CLOSING, *ENDS_BEFORE_SPACE, *ENDS)
+        goes_on = not ended or not (is_spaced or (ended == "surely" and not is_mark))
+        found.append(not found or "\n" in between or not goes_on)
+        if is_spaced or not is_mark:
+            ended = ""
+        if word in (*ENDS,):
+            ended = "surely"
+        elif word in (*ENDS_BEFORE_SPACE,):
+            ended = ended or "before a space"
     return found
 
 
