@@ -96,7 +96,7 @@ def plain_vocabulary(texts: list[str], size: int, min_count: int) -> set[str]:
     """The words and bigrams that a plain count adds to the pieces of MINI."""
     counts: Counter[str] = Counter()
     for text in texts:
-        words = words_of(text, lowercase=True)
+        words = words_of(text, "lowercase")
         begins = begins_of(text, words)
         for at, (word, _, _) in enumerate(words):
             counts[word] += 1
@@ -257,6 +257,24 @@ def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):
     assert first == train_word_pieces(list(reversed(words)), ["w"], list(reversed(characters)), 300)
     assert len(first) <= 300
     assert {"w", "##x", "##9"} <= set(first)
+
+
+@pytest.mark.parametrize(
+    ("options", "normalisation", "name"),
+    [
+        ({}, "lowercase with accents", "йод"),
+        ({"cased": True}, "cased", "Йод"),
+        ({"wordpieces": "vocab.txt"}, "lowercase", "иод"),
+        ({"wordpieces": "vocab.txt", "cased": True}, "cased", "Йод"),
+    ],
+)
+def test_accents_are_kept_unless_word_pieces_are_given(tmp_path, monkeypatch, mini, options, normalisation, name):
+    """The stored vocabulary reads text as it was prepared."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("the Йод\n" * 9)
+    vocab = prepared(tmp_path, [tmp_path / "a.txt"], **options).vocab
+    assert vocab.normalisation == normalisation
+    assert vocab.names(vocab.segmenter.segment("the Йод").ids) == [f"the {name}"]
 
 
 @pytest.mark.parametrize(

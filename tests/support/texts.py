@@ -3,7 +3,7 @@
 import unicodedata
 
 from tokenizers import PreTokenizedString
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import NFC, BertNormalizer, Sequence
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from superbloom.corpus.words import MAX_WORD_CHARS
@@ -11,13 +11,18 @@ from superbloom.corpus.words import MAX_WORD_CHARS
 CLOSING = "\"')]}’”»›」』）】》〉"
 ENDS_BEFORE_SPACE = ".!?"
 ENDS = "。！？｡।॥۔؟։።፧။។"
+NORMALIZERS = {
+    "lowercase": BertNormalizer(lowercase=True),
+    "lowercase with accents": Sequence([BertNormalizer(lowercase=True, strip_accents=False), NFC()]),
+    "cased": BertNormalizer(lowercase=False),
+}
 SPACES = " \t\n\r"
 
 
-def words_of(text: str, lowercase: bool) -> list[tuple[str, int, int]]:
+def words_of(text: str, normalisation: str) -> list[tuple[str, int, int]]:
     """Each word of a text with its first and last character, by the library over the whole of it."""
     whole = PreTokenizedString(text)
-    whole.normalize(BertNormalizer(lowercase=lowercase).normalize)
+    whole.normalize(NORMALIZERS[normalisation].normalize)
     BertPreTokenizer().pre_tokenize(whole)
     found = []
     for word, (start, end), _ in whole.get_splits("original", "char"):

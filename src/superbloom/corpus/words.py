@@ -3,6 +3,8 @@
 BERT defines what a word is: normaliser and pre-tokenizer are those of the tokenizers library. Neither looks across
 ASCII spaces or punctuation. So text is cut there into stretches and marks first, and the library reads each distinct
 stretch once. All else is looking up numbers in arrays. segmenter.py turns words into ids.
+
+subtle: NFC does look across. It makes "=" and U+0338 one character, ≠. Here they stay a mark and a stretch.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ STRETCH, SPACE, MARK = 0, 1, 2
 CLASS_OF_BYTE = np.zeros(256, dtype=np.uint8)
 CLASS_OF_BYTE[list(b" \t\n\r")] = SPACE
 CLASS_OF_BYTE[list(string.punctuation.encode())] = MARK
+
+# How text is normalised; a vocabulary of text stores one of these.
+WITHOUT_ACCENTS = "lowercase"  # as BERT's uncased models: й is и, and vowel signs of many scripts are gone
+WITH_ACCENTS = "lowercase with accents"  # lower case and NFC, so that é is one letter however it is written
+CASED = "cased"  # as BERT's cased models
+NORMALISATIONS = (WITHOUT_ACCENTS, WITH_ACCENTS, CASED)
 
 # Effects of a word: it closes a quotation or bracket, ends a sentence if a space follows, or ends one in any case.
 NEITHER, CLOSES, ENDS_BEFORE_SPACE, ENDS = 0, 1, 2, 3
@@ -64,19 +72,23 @@ class Words(NamedTuple):
 class Reader:
     """Reads bytes as words. It remembers the words of each stretch between spaces and punctuation.
 
+    normalisation: one of NORMALISATIONS.
+
     >>> words = Reader().read("Café-Bar. Ça va?".encode())
     >>> [words.names[number] for number in words.numbers], np.flatnonzero(words.begins).tolist()
     (['cafe', '-', 'bar', '.', 'ca', 'va', '?'], [0, 4])
     """
 
-    def __init__(self, lowercase: bool = True) -> None:
+    def __init__(self, normalisation: str = WITHOUT_ACCENTS) -> None:
         try:
-            from tokenizers import PreTokenizedString
-            from tokenizers.normalizers import BertNormalizer
+            from tokenizers import PreTokenizedString, normalizers
             from tokenizers.pre_tokenizers import BertPreTokenizer, FixedLength, Sequence
         except ImportError:
             raise InputError(TEXT_EXTRA_MISSING) from None
-        self.normalizer = BertNormalizer(lowercase=lowercase)
+        is_bare = normalisation == WITHOUT_ACCENTS
+        bert = normalizers.BertNormalizer(lowercase=normalisation != CASED, strip_accents=is_bare)
+        composed = [normalizers.NFC()] if normalisation == WITH_ACCENTS else []
+        self.normalizer = normalizers.Sequence([bert, *composed])
         self.pre_tokenizer = Sequence([BertPreTokenizer(), FixedLength(length=MAX_WORD_CHARS)])
         self._pre_tokenized = PreTokenizedString
         self.is_punctuation = lru_cache(2**14)(self._is_punctuation)

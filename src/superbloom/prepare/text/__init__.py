@@ -28,7 +28,7 @@ from superbloom.prepare.scratch import scratch_folder
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import Reading
 from superbloom.prepare.text.rows import assemble, segment_all
-from superbloom.prepare.text.vocabulary import build, check_size, counted
+from superbloom.prepare.text.vocabulary import build, check_size, counted, normalisation_of
 from superbloom.prepare.text.wordpieces import read_word_pieces
 from superbloom.prepare.workers import Pool, pool_size
 from superbloom.progress import Watch, unwatched
@@ -75,7 +75,7 @@ def prepare_text(
     processes = pool_size(options.workers, options.memory, WORKER_BYTES)
     with only_writer(out, "corpus", overwrite), scratch_folder(out) as folder:
         with Pool(processes) as pool:
-            reading = Reading(folder, not options.cased, options.errors)
+            reading = Reading(folder, normalisation_of(options), options.errors)
             with watch("reading", total_bytes(found), True) as progress:
                 parts = [part for _, part in pool.run(reading, pieces(found, progress, notice))]
             words = sum(part.words for part in parts)

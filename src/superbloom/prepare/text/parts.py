@@ -37,11 +37,11 @@ class Reading(NamedTuple):
     """The task of a worker: read pieces as words, count them, and write the files to this folder."""
 
     folder: Path
-    lowercase: bool
+    normalisation: str
     errors: OnBadBytes
 
     def start(self) -> Callable[[Piece], Part]:
-        reader = Reader(self.lowercase)
+        reader = Reader(self.normalisation)
         return lambda piece: read(piece, reader, self.errors, self.folder)
 
 
