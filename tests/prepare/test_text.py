@@ -1,6 +1,7 @@
 """Text files into a corpus: counts equal a plain loop however the input is cut, and bad input is one clear line."""
 
 import bz2
+import codecs
 import gzip
 import io
 import json
@@ -367,6 +368,47 @@ def test_a_text_of_one_line_is_one_document(tmp_path, mini, monkeypatch):
     (tmp_path / "a.txt").write_bytes(b"the jazz " * 300)
     (words,) = spelled(prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, workers=1)).values()
     assert " ".join(words).split() == ["the", "jazz"] * 300
+
+
+UTF16 = st.sampled_from(["utf-16", "utf-16-le", "utf-16-be"])
+
+
+@given(st.text("ab \n<doc>/é中𝔘", max_size=80), UTF16, st.integers(2, 30), st.booleans())
+def test_pieces_of_a_file_in_utf16_are_its_text(tmp_path_factory, text, encoding, piece_bytes, is_dump):
+    text = f"<mediawiki>{text}</page>" if is_dump else text
+    mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(encoding, b"")
+    path = tmp_path_factory.mktemp("utf16") / "a.txt"
+    path.write_bytes(mark + text.encode(encoding))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "PIECE_BYTES", piece_bytes)
+        patch.setattr(documents, "HEAD_BYTES", 60 if is_dump else piece_bytes)
+        found = list(pieces([str(path)], lambda _: None, lambda _: None))
+    assert b"".join(piece.data for piece in found) == text.encode()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+@pytest.mark.parametrize("content", ["PAGES", "DOCS"])
+def test_utf16_gives_the_same_corpus(tmp_path, mini, content, encoding):
+    """A text that begins with "<" needs no byte order mark."""
+    text = f"{PAGES}</mediawiki>" if content == "PAGES" else DOCS
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt").write_bytes(text.encode(encoding))
+    one = prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini)
+    two = prepared(tmp_path, [tmp_path / "b.txt"], wordpieces=mini)
+    assert two.fingerprint() == one.fingerprint()
+    assert spelled(two) == spelled(one)
+
+
+def test_damaged_utf16_is_refused_or_replaced(tmp_path, mini, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE_BYTES", 16)
+    monkeypatch.setattr(documents, "HEAD_BYTES", 16)
+    (tmp_path / "a.txt").write_bytes("the jazz\nthe jazz\n".encode("utf-16") + b"\x00\xd8a\x00")
+    refusal = "'.*a.txt', after line [0-9], is not UTF-16: illegal .*; convert it to UTF-8, or continue"
+    with pytest.raises(InputError, match=refusal):
+        prepare_text([tmp_path / "a.txt"], tmp_path / "corpus", wordpieces=mini)
+    assert not (tmp_path / "corpus").exists()
+    corpus = prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, errors="replace", min_count=9)
+    assert spelled(corpus) == {"1": ["the", "jazz", "the", "jazz", "a"]}
 
 
 @given(st.text("ab \n\r<doc></", max_size=80), st.integers(1, 30))

@@ -77,7 +77,7 @@ def prepare_text(
         with Pool(processes) as pool:
             reading = Reading(folder, normalisation_of(options), options.errors)
             with watch("reading", total_bytes(found), True) as progress:
-                parts = [part for _, part in pool.run(reading, pieces(found, progress, notice))]
+                parts = [part for _, part in pool.run(reading, pieces(found, progress, notice, options.errors))]
             words = sum(part.words for part in parts)
             if not words:
                 raise InputError(f"no word was found in {', '.join(paths)}; give files of text")

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from superbloom.config.readers import OnBadBytes
 from superbloom.corpus import TEXT_EXTRA_MISSING
 from superbloom.errors import InputError
-from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes
+from superbloom.prepare.files import MAX_LINE_BYTES, open_bytes, utf16_decoder
 from superbloom.prepare.wikipedia.dump import EXPORT
 from superbloom.prepare.wikipedia.parts import ARTICLE, Rules, check_length, parse_page, split_pages
 from superbloom.prepare.wikipedia.wikitext import Site, from_xml, parse_site
@@ -75,17 +76,23 @@ def expand(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callable[[str], None]) -> Iterator[Piece]:
-    """The pieces of all files in order. progress receives the number of bytes read from disk."""
+def pieces(
+    paths: Iterable[str], progress: Callable[[int], None], notice: Callable[[str], None], errors: OnBadBytes = "strict"
+) -> Iterator[Piece]:
+    """The pieces of all files in order, as UTF-8. progress receives the number of bytes read from disk.
+
+    errors: what to do about bytes that are not UTF-16, in a file that begins as such.
+    """
     number = 0
     for path in paths:
         with open_bytes(path, progress) as stream:
-            rest = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+            read = stream.read(HEAD_BYTES)
+            decoder, line, continues = utf16_decoder(read, errors), 1, False
+            rest = _as_utf8(read, decoder, path, line).removeprefix(codecs.BOM_UTF8)
             form, site = _form(rest)
-            line, continues = 1, False
             while True:
                 read = stream.read(max(PIECE_BYTES - len(rest), PIECE_BYTES // 4, 1))
-                rest += read
+                rest += _as_utf8(read, decoder, path, line)
                 is_last = not read and form is not Form.PAGES
                 cut, next_continues = (len(rest), False) if is_last else _cut(rest, form)
                 if cut:
@@ -98,6 +105,19 @@ def pieces(paths: Iterable[str], progress: Callable[[int], None], notice: Callab
             if form is Form.PAGES and b"</mediawiki>" not in rest:
                 within = "within a page, which is left out" if b"<page>" in rest else "without </mediawiki>"
                 notice(f"'{path}' ends {within}: it is cut short; what precedes is kept")
+
+
+def _as_utf8(read: bytes, decoder: codecs.IncrementalDecoder | None, path: str, line: int) -> bytes:
+    """The next bytes of a file as UTF-8; none at its end."""
+    if decoder is None:
+        return read
+    try:
+        return decoder.decode(read, final=not read).encode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"'{path}', after line {line:,}, is not UTF-16: {error.reason}; convert it to UTF-8, or continue with "
+            "--errors replace"
+        ) from None
 
 
 def _form(head: bytes) -> tuple[Form, Site | None]:
