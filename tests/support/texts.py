@@ -1,13 +1,26 @@
-"""Words and sentences of a text by plain loops, as an oracle."""
+"""Words and sentences of a text by plain loops, as an oracle; a small text, and what is prepared from it."""
 
 import unicodedata
+from pathlib import Path
+from typing import Any
 
 from tokenizers import PreTokenizedString
 from tokenizers.normalizers import NFC, BertNormalizer, Sequence
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from superbloom.corpus import Corpus
 from superbloom.corpus.words import MAX_WORD_CHARS
+from superbloom.prepare.text import prepare_text
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MINI = ["[PAD]", "[MASK]", "[unused1]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *".,'", "the", "jazz"]
+SMALL_TEXT = """Miles Davis played jazz. The jazz was cool.
+
+Bill Evans played with Miles Davis, and Miles Davis played with Bill Evans.
+☃ The end.
+
+Émile played the piano
+"""
 CLOSING = "\"')]}’”»›」』）】》〉"
 ENDS_BEFORE_SPACE = ".!?"
 ENDS = "。！？｡।॥۔؟։።፧။។"
@@ -65,3 +78,13 @@ def pieces_of(word: str, names: set[str]) -> list[str]:
         found.append(prefix + word[at:end])
         at = end
     return found
+
+
+def spelled(corpus: Corpus) -> dict[str, list[str]]:
+    keys = corpus.sequences["key"].to_pylist()
+    return {key: corpus.vocab.names(corpus.row(number)) for number, key in enumerate(keys)}
+
+
+def prepared(tmp_path: Path, files: list[Path], **options: Any) -> Corpus:
+    prepare_text(files, tmp_path / "corpus", overwrite=True, **options)
+    return Corpus.open(tmp_path / "corpus")

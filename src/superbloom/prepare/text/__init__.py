@@ -34,6 +34,7 @@ from superbloom.prepare.workers import Pool, pool_size
 from superbloom.progress import Watch, unwatched
 from superbloom.storage import only_writer
 
+SHOWN_IF_ANY = ("headings", "pages without a title")
 WORKER_BYTES = 600 * 2**20  # memory of a worker at its peak
 
 
@@ -47,8 +48,14 @@ class TextReport(Report):
     train_minutes: ClassVar[int] = 15
 
     def table(self) -> list[tuple[str, str]]:
-        named = {"ids": "ids in the corpus", "left out": "words left out: word pieces do not cover them"}
-        return [(f"{count:,}", named.get(name, name)) for name, count in self.counts.items()]
+        named = {
+            "ids": "ids in the corpus",
+            "left out": "words left out: word pieces do not cover them",
+            "headings": "headings left out",
+            "pages without a title": "pages left out: they have no title",
+        }
+        shown = {name: count for name, count in self.counts.items() if count or name not in SHOWN_IF_ANY}
+        return [(f"{count:,}", named.get(name, name)) for name, count in shown.items()]
 
     def document(self) -> dict[str, Any]:
         return super().document() | {"left_out": self.left_out}
@@ -96,7 +103,9 @@ def prepare_text(
         report = TextReport(
             {"documents": totals["documents"], "sentences": totals["sentences"], "words": words}
             | dict(zip(("word pieces", "unigrams", "bigrams"), by_kind, strict=True))
-            | {"ids": totals["ids"], "left out": uncovered},
+            | {"ids": totals["ids"], "left out": uncovered}
+            | {"headings": sum(part.left_out.headings for part in parts)}
+            | {"pages without a title": sum(part.left_out.untitled for part in parts)},
             left_out=examples,
         )
         corpus.info = {"source": source_of(paths), "min_count": options.min_count, "counted": report.counts}
