@@ -2,17 +2,19 @@
 
 import secrets
 import sys
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from superbloom.corpus import Corpus, Kind, Reader, Vocab, segmenter
 from superbloom.corpus import words as words_module
 from superbloom.corpus.hash_table import HashTable
+from superbloom.corpus.words import NORMALISATIONS, WITH_ACCENTS
 from superbloom.errors import InputError
 from superbloom.storage.arrow import write_arrow
 from tests.support.cases import CASES
@@ -47,6 +49,10 @@ PIECES = st.sampled_from(
             "?",
             "。",
             "？",
+            "।",
+            "؟",
+            "。」",
+            "！？",
             "'",
             '"',
             "”",
@@ -72,10 +78,10 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(st.characters(exclude_categories=["Cs
 )
 
 
-def plain_segmentation(text: str, names: dict[str, Kind], lowercase: bool) -> tuple[list[str], list[str]]:
+def plain_segmentation(text: str, names: dict[str, Kind], normalisation: str) -> tuple[list[str], list[str]]:
     """The names of a text's entries, and the words that have none."""
-    words = words_of(text, lowercase)
-    begins = begins_of(text, [start for _, start, _ in words])
+    words = words_of(text, normalisation)
+    begins = begins_of(text, words)
     singles = {name for name, kind in names.items() if kind != Kind.BIGRAM}
     entries, unknown, at = [], [], 0
     while at < len(words):
@@ -92,25 +98,26 @@ def plain_segmentation(text: str, names: dict[str, Kind], lowercase: bool) -> tu
     return entries, unknown
 
 
-def vocabulary(names: dict[str, Kind], lowercase: bool = True) -> Vocab:
+def vocabulary(names: dict[str, Kind], normalisation: str = "lowercase") -> Vocab:
     kinds = np.array(list(names.values()), dtype=np.int8)
     counts = np.zeros(len(names), dtype=np.int64)
-    return Vocab.from_arrays(list(names), counts, kinds, "lowercase" if lowercase else "cased")[0]
+    return Vocab.from_arrays(list(names), counts, kinds, normalisation)[0]
 
 
 @settings(max_examples=CASES // 5)
-@given(TEXTS, st.booleans(), st.data())
-def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, data):
-    words = [word for word, _, _ in words_of(text, lowercase)] or ["none"]
+@given(TEXTS, st.sampled_from(NORMALISATIONS), st.data())
+def test_segments_are_those_of_the_library_and_a_plain_loop(text, normalisation, data):
+    assume(normalisation != WITH_ACCENTS or "\u0338" not in text)  # NFC would join it to the "=" before it
+    words = [word for word, _, _ in words_of(text, normalisation)] or ["none"]
     word = st.sampled_from([*words, "other"])
     names = {"a": Kind.WORD_PIECE, "##a": Kind.WORD_PIECE, "##b": Kind.WORD_PIECE, "x" * 9: Kind.WORD_PIECE}
     names |= {"##x": Kind.WORD_PIECE, "ᄀ": Kind.WORD_PIECE, "##ᅡ": Kind.WORD_PIECE, "##ᆨ": Kind.WORD_PIECE}
     names |= dict.fromkeys(data.draw(st.lists(word, max_size=8)), Kind.UNIGRAM)
     pairs = data.draw(st.lists(st.tuples(word, word), max_size=12)) + list(pairwise(words))[::3]
     names |= {" ".join(pair): Kind.BIGRAM for pair in pairs}
-    vocab = vocabulary(names, lowercase)
+    vocab = vocabulary(names, normalisation)
     found = vocab.segmenter.segment(text)
-    entries, unknown = plain_segmentation(text, names, lowercase)
+    entries, unknown = plain_segmentation(text, names, normalisation)
     assert vocab.names(found.ids) == entries
     assert len(found.unknown) == len(unknown)
     spans = found.spans
@@ -118,15 +125,18 @@ def test_segments_are_those_of_the_library_and_a_plain_loop(text, lowercase, dat
     assert (spans[:, 0] <= spans[:, 1]).all()
     assert (spans[1:, 0] >= spans[:-1, 1]).all()
     assert not len(spans) or (spans[0, 0] >= 0 and spans[-1, 1] <= len(text))
+    assert all(start < end for start, end in found.unknown)
+    kept = "".join(character for character in text if unicodedata.category(character)[0] != "C")
+    if normalisation == WITH_ACCENTS and not unicodedata.is_normalized("NFC", kept):
+        return  # a span ends before the accents that NFC joins to its last letter
     # The characters of an entry read as the entry, unless one character became several pieces.
     for name, (start, end) in zip(entries, spans.tolist(), strict=True):
         if "각" not in text and "한" not in text and not any(0xAC00 <= ord(c) <= 0xD7A3 for c in text):
-            assert " ".join(w for w, _, _ in words_of(text[start:end], lowercase)).startswith(
+            assert " ".join(w for w, _, _ in words_of(text[start:end], normalisation)).startswith(
                 name.removeprefix("##")[:90]
             )
     for (start, end), expected in zip(found.unknown, unknown, strict=True):
-        assert start < end
-        assert any(expected.startswith(w[:1]) for w, _, _ in words_of(text[start:end], lowercase))
+        assert any(expected.startswith(w[:1]) for w, _, _ in words_of(text[start:end], normalisation))
 
 
 @settings(max_examples=CASES // 10)
@@ -135,11 +145,29 @@ def test_a_reader_that_has_read_other_texts_gives_the_same_words(texts):
     reader = Reader()
     for text in texts:
         found, fresh = reader.read(text.encode()), Reader().read(text.encode())
-        expected = words_of(text, lowercase=True)
+        expected = words_of(text, "lowercase")
         for words in (found, fresh):
             assert [words.names[number] for number in words.numbers] == [word for word, _, _ in expected]
-            assert words.begins.tolist() == begins_of(text, [start for _, start, _ in expected])
+            assert words.begins.tolist() == begins_of(text, expected)
             assert len(set(words.names)) == len(words.names) == len(set(words.numbers.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("我是学生。你好！「真的吗？」他说", ["我 是 学 生 。", "你 好 ！", "「 真 的 吗 ？ 」", "他 说"]),
+        ('他说："你好。"我走了', ['他 说 ： " 你 好 。 "', "我 走 了"]),
+        ("আমি যাই।তুমি এসো। সে", ["আমি যাই ।", "তুমি এসো ।", "সে"]),
+        ("کیا؟ہاں۔ اچھا", ["کیا ؟", "ہاں ۔", "اچھا"]),
+        ('Is 3.5 a lot?! "No." He left', ["Is 3 . 5 a lot ? !", '" No . "', "He left"]),
+        ("什么？!你", ["什 么 ？ !", "你"]),
+    ],
+)
+def test_sentences_end_at_the_marks_of_each_script(text, sentences):
+    words = Reader("cased").read(text.encode())
+    names = [words.names[number] for number in words.numbers]
+    places = [*np.flatnonzero(words.begins).tolist(), len(names)]
+    assert [" ".join(names[begin:end]) for begin, end in pairwise(places)] == sentences
 
 
 def test_memory_of_what_was_read_is_bounded(monkeypatch):
@@ -195,11 +223,31 @@ def test_longest_match_bigram_over_word_over_pieces():
     assert (found.unknown, found.spans.tolist()) == ([(0, 6), (6, 7), (17, 18)], [[8, 17]])
 
 
-def test_cased_text_keeps_case_and_accents():
-    names = {"Zürich": Kind.UNIGRAM, "zurich": Kind.UNIGRAM}
-    for lowercase, expected in ((True, "zurich"), (False, "Zürich")):
-        vocab = vocabulary(names, lowercase)
-        assert vocab.names(vocab.segmenter.segment("Zürich").ids) == [expected]
+@pytest.mark.parametrize(
+    ("word", "lowercase", "with_accents", "cased"),
+    [
+        ("Zürich", "zurich", "zürich", "Zürich"),
+        ("Zu\u0308rich", "zurich", "zürich", "Zu\u0308rich"),
+        ("Йод", "иод", "йод", "Йод"),
+        ("Їжак", "іжак", "їжак", "Їжак"),
+        ("ফুল", "ফল", "ফুল", "ফুল"),  # flower; without the vowel sign: fruit
+        ("กิน", "กน", "กิน", "กิน"),
+    ],
+)
+def test_each_normalisation_keeps_what_it_says(word, lowercase, with_accents, cased):
+    for normalisation, expected in zip(NORMALISATIONS, (lowercase, with_accents, cased), strict=True):
+        vocab = vocabulary({expected: Kind.UNIGRAM}, normalisation)
+        assert vocab.names(vocab.segmenter.segment(word).ids) == [expected]
+
+
+@given(TEXTS)
+def test_accents_are_kept_in_both_ways_to_write_them(text):
+    """Composed or not, and read again: the same words."""
+    assume("\u0338" not in unicodedata.normalize("NFD", text))
+    reader = Reader(WITH_ACCENTS)
+    words = reader.written(text)
+    assert reader.written(unicodedata.normalize("NFD", text)) == reader.written(unicodedata.normalize("NFC", text))
+    assert reader.written(words) == words
 
 
 def test_a_catalogue_of_other_names_has_no_segmenter():
@@ -223,7 +271,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place():
 
 def test_a_vocabulary_of_text_survives_its_file(tmp_path):
     names = {"the": Kind.WORD_PIECE, "##s": Kind.WORD_PIECE, "davis": Kind.UNIGRAM, "miles davis": Kind.BIGRAM}
-    vocabulary(names, lowercase=False).write(tmp_path / "vocab.arrow")
+    vocabulary(names, "cased").write(tmp_path / "vocab.arrow")
     vocab = Vocab.open(tmp_path / "vocab.arrow")
     assert vocab.kinds.dtype == np.int8
     assert dict(zip(vocab.names(range(4)), vocab.kinds, strict=True)) == names
@@ -250,7 +298,7 @@ def test_a_vocabulary_of_text_survives_its_file(tmp_path):
     [
         ([0, 1, 3], b"cased", "kinds from 0 to 3; 0 to 2 are allowed"),
         ([0, -1, 2], b"cased", "kinds from -1 to 2; 0 to 2 are allowed"),
-        ([0, 1, 2], b"upper", "superbloom.text is 'upper'; .* 'lowercase' or 'cased'"),
+        ([0, 1, 2], b"upper", "superbloom.text is 'upper'; .* 'lowercase', 'lowercase with accents' or 'cased'"),
         ([0, 1, 2], b"\xff\xfe", "superbloom.text is "),
         ([0, 1, 2], None, "superbloom.text is None"),
         (None, b"cased", "no column 'kind'; text needs kinds"),

@@ -7,6 +7,9 @@ import pytest
 
 from superbloom import MASK, Superbloom
 from superbloom.errors import InputError
+from superbloom.evaluate import HeldOut, popularity, recall_table, verdict
+from superbloom.evaluate.content import is_content
+from superbloom.evaluate.metrics import recall
 from tests.support.launch import command
 
 pytest.importorskip("tokenizers")
@@ -67,6 +70,28 @@ def test_recall_is_told_by_kind(model, text_corpus):
     assert overall == pytest.approx(figures["recall"]["10"]["value"])
     assert figures["yardsticks"].keys() == {"popularity", "repetition"}
     assert figures["recall"]["1"]["value"] > 0.5
+
+
+def test_recall_of_content_words_comes_first(model, text_corpus):
+    """It is that of the hidden elements that are content, and everything keeps its own row."""
+    figures = model.evaluate(text_corpus, draws=300)
+    names, counts = text_corpus.vocab.table["name"].combine_chunks(), text_corpus.id_counts("train")
+    held_out = HeldOut.of(text_corpus, "test", model.model.config.seq_len, draws=300)
+    content = is_content(names, counts)[held_out.targets]
+    found = figures["content"]
+    assert 0 < found["hidden"] == content.sum() < 300
+    assert found["yardsticks"]["popularity"] == recall(popularity(text_corpus, held_out, 20)[content])
+    rest = sum(figures["recall"][k]["value"] * 300 - found["recall"][k]["value"] * found["hidden"] for k in ("1", "20"))
+    assert -1e-6 <= rest <= 2 * (300 - found["hidden"]) + 1e-6
+    rows = list(recall_table(figures).columns[0].cells)
+    assert rows[:4] == [
+        f"this model, content words ({found['hidden']})",
+        "popularity, content words",
+        "repetition, content words",
+        "this model",
+    ]
+    assert f"{found['recall']['10']['value']:.3f}" in verdict(figures)
+    assert model.evaluate(text_corpus, draws=20, yardsticks=False)["content"]["yardsticks"] == {}
 
 
 def test_the_command_answers_a_text(model, tmp_path):

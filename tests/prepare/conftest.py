@@ -1,4 +1,4 @@
-"""The corpus that the plain reference makes of one log, which every file format has to give."""
+"""The corpus that the plain reference makes of one log, which every file format has to give; and word pieces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from superbloom.corpus import Corpus
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
 from tests.support.logs import LOG, described, reference, table
+from tests.support.texts import MINI
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Corpus]:
         return Corpus.open(out)
 
     return prepare
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Path:
+    """A vocab.txt of letters and two words."""
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(MINI) + "\n")
+    return path

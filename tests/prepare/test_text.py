@@ -1,10 +1,6 @@
 """Text files into a corpus: counts equal a plain loop however the input is cut, and bad input is one clear line."""
 
-import bz2
-import gzip
-import io
 import json
-import lzma
 import os
 import re
 import subprocess
@@ -12,7 +8,6 @@ import sys
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,43 +18,14 @@ from superbloom.corpus.corpus import Corpus
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.text import documents, prepare_text
-from superbloom.prepare.text.documents import Form, pieces
 from superbloom.prepare.text.wordpieces import read_word_pieces, train_word_pieces
 from tests.support import launch
 from tests.support.cases import CASES
-from tests.support.real_data import real_data
-from tests.support.texts import begins_of, is_punctuation, words_of
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-MINI = ["[PAD]", "[MASK]", "[unused1]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *".,'", "the", "jazz"]
-TEXT = """Miles Davis played jazz. The jazz was cool.
-
-Bill Evans played with Miles Davis, and Miles Davis played with Bill Evans.
-☃ The end.
-
-Émile played the piano
-"""
-
-
-@pytest.fixture
-def mini(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(MINI) + "\n")
-    return path
-
-
-def spelled(corpus: Corpus) -> dict[str, list[str]]:
-    keys = corpus.sequences["key"].to_pylist()
-    return {key: corpus.vocab.names(corpus.row(number)) for number, key in enumerate(keys)}
-
-
-def prepared(tmp_path, files, **options) -> Corpus:
-    prepare_text(files, tmp_path / "corpus", overwrite=True, **options)
-    return Corpus.open(tmp_path / "corpus")
+from tests.support.texts import MINI, SMALL_TEXT, begins_of, is_punctuation, prepared, spelled, words_of
 
 
 def test_a_small_text_by_hand(tmp_path, mini):
-    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "a.txt").write_text(SMALL_TEXT)
     notices = []
     report = prepare_text(
         [tmp_path / "a.txt"], tmp_path / "corpus", wordpieces=mini, min_count=2, notice=notices.append
@@ -96,8 +62,8 @@ def plain_vocabulary(texts: list[str], size: int, min_count: int) -> set[str]:
     """The words and bigrams that a plain count adds to the pieces of MINI."""
     counts: Counter[str] = Counter()
     for text in texts:
-        words = words_of(text, lowercase=True)
-        begins = begins_of(text, [start for _, start, _ in words])
+        words = words_of(text, "lowercase")
+        begins = begins_of(text, words)
         for at, (word, _, _) in enumerate(words):
             counts[word] += 1
             after = words[at + 1][0] if at + 1 < len(words) and not begins[at + 1] else "."
@@ -138,108 +104,13 @@ def test_counts_and_rows_do_not_depend_on_how_text_is_cut(tmp_path_factory, line
 
 def test_processes_give_the_same_as_one(tmp_path, mini, monkeypatch):
     monkeypatch.setattr(documents, "PIECE_BYTES", 2000)
-    (tmp_path / "a.txt").write_text("\n\n".join(f"{TEXT} number {number} of {number % 7}" for number in range(100)))
+    (tmp_path / "a.txt").write_text(
+        "\n\n".join(f"{SMALL_TEXT} number {number} of {number % 7}" for number in range(100))
+    )
     one = prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, workers=1)
     two = prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, workers=2, memory=4 * 2**30)
     assert two.fingerprint() == one.fingerprint()
     assert two.vocab.table.equals(one.vocab.table)
-
-
-DOCS = """<doc id="1" url="http://x?curid=1" title="Miles &amp; &quot;Co&quot;">
-Miles
-
-Miles Davis played.
-
-</doc>
-<doc id="2" title="A "quoted" one" url="x">
-Bill Evans
-</doc>
-<doc id="3" title="Empty">
-</doc>
-no title
-"""
-
-
-@pytest.mark.parametrize("piece_bytes", [2**20, 40, 7])
-def test_documents_of_wikiextractor(tmp_path, mini, monkeypatch, piece_bytes):
-    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(documents, "HEAD_BYTES", max(8, piece_bytes))
-    (tmp_path / "wiki_00").write_text(DOCS)
-    corpus = prepared(tmp_path, [tmp_path / "wiki_00"], wordpieces=mini, min_count=1, workers=1)
-    rows = spelled(corpus)
-    assert list(rows) == ['Miles & "Co"', 'A "quoted" one', "3"]
-    assert rows["3"] == ["no title"]
-    assert rows['Miles & "Co"'] == ["miles", "miles davis", "played", "."]
-    assert corpus.sentences[1].tolist() == [0, 1, 0, 0]
-
-
-PACKINGS = {
-    "plain": lambda data: data,
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-}
-
-
-def test_folders_packed_files_and_stdin_are_the_same_text(tmp_path, mini, monkeypatch):
-    expected = None
-    for number, (name, pack) in enumerate(PACKINGS.items()):
-        folder = tmp_path / f"in-{name}" / "deep=1"
-        folder.mkdir(parents=True)
-        (folder / f"b.{name}").write_bytes(pack(b"\xef\xbb\xbf" + TEXT.encode()))
-        (folder / "a.txt").write_text("First file.")
-        (folder / ".hidden").write_bytes(b"\xff")
-        corpus = prepared(tmp_path, [tmp_path / f"in-{name}"], wordpieces=mini, workers=1)
-        expected = expected or spelled(corpus)
-        assert spelled(corpus) == expected, number
-    assert len(expected) == 4
-    data = b"First file.\n\n" + TEXT.encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    assert spelled(prepared(tmp_path, ["-"], wordpieces=mini, workers=1)) == expected
-
-
-PAGES = """<mediawiki xml:lang="en"><siteinfo><namespaces><namespace key="6">File</namespace>
-<namespace key="14">Category</namespace></namespaces></siteinfo>
-<page><title>Jazz</title><ns>0</ns><revision><text>'''Jazz''' is [[music|a kind]] of {{lang|en}} music.
-[[File:x.jpg|thumb|A caption]] &lt;!-- hidden --&gt;&lt;ref&gt;a note&lt;/ref&gt;
-{|
-| a cell
-|}
-
-Second &amp;amp; last. [[Category:Music]]</text></revision></page>
-<page><title>Jass</title><ns>0</ns><redirect title="Jazz" /><revision><text>#REDIRECT [[Jazz]]</text></revision></page>
-<page><title>Talk:Jazz</title><ns>1</ns><revision><text>chatter</text></revision></page>
-<page><title>Blues</title><ns>0</ns><revision><text>The blues</text></revision></page>
-"""
-
-
-@pytest.mark.parametrize("piece_bytes", [2**20, 300])
-def test_articles_of_a_dump(tmp_path, mini, monkeypatch, piece_bytes):
-    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(documents, "HEAD_BYTES", 300)
-    (tmp_path / "dump.xml").write_text(PAGES + "<page><title>Cut")
-    notices = []
-    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, workers=1, notice=notices.append)
-    corpus = Corpus.open(tmp_path / "corpus")
-    assert notices == [
-        f"'{tmp_path / 'dump.xml'}' ends within a page, which is left out: it is cut short; what precedes is kept"
-    ]
-    rows = {key: " ".join(row).replace(" ##", "") for key, row in spelled(corpus).items()}
-    assert rows.keys() == {"Jazz", "Blues"}
-    assert rows["Blues"] == "the blues"
-    assert rows["Jazz"].startswith("jazz is a kind of")
-    assert "second" in rows["Jazz"]
-    for gone in ("caption", "hidden", "note", "cell", "' '", "category", "file", "redirect", "chatter"):
-        assert gone not in str(rows)
-
-
-@pytest.mark.parametrize(("end", "told"), [("</mediawiki>", False), ("", True)])
-def test_a_dump_cut_between_pages_is_told(tmp_path, mini, end, told):
-    (tmp_path / "dump.xml").write_text(PAGES + end)
-    notices = []
-    prepare_text([tmp_path / "dump.xml"], tmp_path / "corpus", min_count=1, workers=1, notice=notices.append)
-    assert ["ends without </mediawiki>: it is cut short" in notice for notice in notices] == [True] * told
 
 
 def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):
@@ -260,6 +131,24 @@ def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "normalisation", "name"),
+    [
+        ({}, "lowercase with accents", "йод"),
+        ({"cased": True}, "cased", "Йод"),
+        ({"wordpieces": "vocab.txt"}, "lowercase", "иод"),
+        ({"wordpieces": "vocab.txt", "cased": True}, "cased", "Йод"),
+    ],
+)
+def test_accents_are_kept_unless_word_pieces_are_given(tmp_path, monkeypatch, mini, options, normalisation, name):
+    """The stored vocabulary reads text as it was prepared."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("the Йод\n" * 9)
+    vocab = prepared(tmp_path, [tmp_path / "a.txt"], **options).vocab
+    assert vocab.normalisation == normalisation
+    assert vocab.names(vocab.segmenter.segment("the Йод").ids) == [f"the {name}"]
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "is empty; give a vocab.txt"),
@@ -273,7 +162,7 @@ def test_trained_pieces_cover_the_text_and_are_the_same_each_time(tmp_path):
 )
 def test_bad_vocabulary_files_are_refused(tmp_path, content, message):
     (tmp_path / "vocab.txt").write_bytes(content)
-    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "a.txt").write_text(SMALL_TEXT)
     with pytest.raises(InputError, match=message):
         prepare_text([tmp_path / "a.txt"], tmp_path / "corpus", wordpieces=tmp_path / "vocab.txt")
     assert not (tmp_path / "corpus").exists()
@@ -293,6 +182,7 @@ def test_reserved_entries_are_no_names(tmp_path):
             r"line 2 of '.*a.txt' is not UTF-8 \(byte 0xe9 at position 7 of the line\).*--errors rep",
         ),
         (b'<doc title="\xff">\nx\n</doc>', {}, "line 1 of '.*a.txt' is not UTF-8"),
+        (b"x\n== \xff ==\n", {}, "line 2 of '.*a.txt' is not UTF-8"),
         (b"  \n\n \x00", {}, "no word was found in .*a.txt; give files of text"),
         (b"", {}, "no word was found in"),
         ("☃ ☃".encode(), {}, "the word pieces cover none of the 2 words"),
@@ -341,36 +231,8 @@ def test_a_word_without_end_is_refused(tmp_path, mini, monkeypatch):
         prepare_text([tmp_path / "a.txt"], tmp_path / "corpus", wordpieces=mini)
 
 
-def test_a_text_of_one_line_is_one_document(tmp_path, mini, monkeypatch):
-    """As text8 is."""
-    monkeypatch.setattr(documents, "PIECE_BYTES", 64)
-    monkeypatch.setattr(documents, "HEAD_BYTES", 64)
-    monkeypatch.setattr(documents, "MAX_LINE_BYTES", 200)
-    (tmp_path / "a.txt").write_bytes(b"the jazz " * 300)
-    (words,) = spelled(prepared(tmp_path, [tmp_path / "a.txt"], wordpieces=mini, workers=1)).values()
-    assert " ".join(words).split() == ["the", "jazz"] * 300
-
-
-@given(st.text("ab \n\r<doc></", max_size=80), st.integers(1, 30))
-def test_pieces_put_together_are_the_file(tmp_path_factory, text, piece_bytes):
-    path = tmp_path_factory.mktemp("pieces") / "a.txt"
-    path.write_bytes(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "PIECE_BYTES", piece_bytes)
-        patch.setattr(documents, "HEAD_BYTES", piece_bytes)
-        found = list(pieces([str(path)], lambda _: None, lambda _: None))
-    assert b"".join(piece.data for piece in found) == text.encode()
-    assert [piece.number for piece in found] == list(range(len(found)))
-    lines = 1
-    for piece in found:
-        assert piece.line == lines
-        assert piece.form in (Form.LINES, Form.DOCS)
-        lines += piece.data.count(b"\n")
-    assert all(piece.data.endswith(b"\n") for piece in found[:-1] if piece.form is Form.LINES)
-
-
 def test_the_command(tmp_path, mini, monkeypatch, capsys):
-    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "a.txt").write_text(SMALL_TEXT)
     command = ["superbloom", "prepare", "text", str(tmp_path / "a.txt"), "--out", str(tmp_path / "corpus")]
     command += ["--wordpieces", str(mini), "--min-count", "2", "--vocab-size", "66"]
     monkeypatch.setattr(sys, "argv", command)
@@ -395,19 +257,11 @@ def test_the_command(tmp_path, mini, monkeypatch, capsys):
     assert capsys.readouterr().err == "error: errors='skip': 'strict' or 'replace' is allowed\n"
 
 
-def test_real_articles_of_a_real_dump(tmp_path):
-    dump = real_data("dumps", "tinywiki.xml")
-    report = prepare_text([dump], tmp_path / "corpus", min_count=2)
-    assert report.counts["documents"] == 7
-    assert report.counts["left out"] == 0
-    assert "{{" not in "".join(Corpus.open(tmp_path / "corpus").vocab.names(range(report.counts["unigrams"])))
-
-
 @pytest.mark.system
 def test_the_command_as_a_process_takes_stdin_and_prints_one_document(tmp_path, mini):
     command = ["superbloom", "prepare", "text", "-", "--out", "corpus", "--json"]
     command += ["--wordpieces", mini.name, "--errors", "replace", "--workers", "2"]
-    given = TEXT.encode() + b"\n\ncaf\xe9\n"
+    given = SMALL_TEXT.encode() + b"\n\ncaf\xe9\n"
     with launch.shell_path() as path:
         options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "input": given, "capture_output": True}
         done, strict = (

@@ -144,7 +144,9 @@ class TextOptions:
         1_000_000, "Most entries in all: word pieces, then the most frequent words and bigrams.", whole(1)
     )
     min_count: int = option(5, "Add no word or bigram that occurs less often.", whole(1))
-    cased: bool = option(False, "Keep upper case and accents.", flag="--cased")
+    cased: bool = option(
+        False, "Keep upper case. Without it, text is lower-cased; --wordpieces also removes accents.", flag="--cased"
+    )
     errors: OnBadBytes = option("strict", "Bytes that are not UTF-8: strict refuses them, replace continues.")
     workers: int | None = option(None, "Processes to use.", whole(1), shown_default="one per core")
     memory: int = _memory("Memory for all processes: GB on the command line, bytes in Python.", GB)

@@ -59,14 +59,14 @@ class Segmenter:
     """Turns text into ids of a vocabulary of text.
 
     >>> names, kinds = ["davis", "miles", "miles davis", "play", "##s", "##ed"], np.array([0, 0, 2, 0, 0, 0])
-    >>> found = Segmenter(pa.array(names), kinds, lowercase=True).segment("Miles Davis plays ☃")
+    >>> found = Segmenter(pa.array(names), kinds, "lowercase").segment("Miles Davis plays ☃")
     >>> [names[id_] for id_ in found.ids], found.spans.tolist(), found.unknown
     (['miles davis', 'play', '##s'], [[0, 11], [12, 16], [16, 17]], [(18, 19)])
     """
 
-    def __init__(self, names: pa.Array, kinds: np.ndarray, lowercase: bool) -> None:
-        """Take the names and kinds of ids 0, 1, …"""
-        self.reader = Reader(lowercase)
+    def __init__(self, names: pa.Array, kinds: np.ndarray, normalisation: str) -> None:
+        """Take the names and kinds of ids 0, 1, …, and how text is normalised."""
+        self.reader = Reader(normalisation)
         from tokenizers import Tokenizer
         from tokenizers.models import WordPiece
 

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from superbloom.corpus.folded import FoldedOrder, fold, fold_name, with_word
 from superbloom.corpus.segmenter import Kind, Segmenter
+from superbloom.corpus.words import NORMALISATIONS
 from superbloom.errors import InputError, UnknownNameError
 from superbloom.storage import read_arrow, write_arrow
 
@@ -35,7 +36,6 @@ MAX_FUZZY_CHARS = 200  # a longer name is no misspelling
 MIN_FUZZY_SCORE = 75  # per cent of similarity
 MAX_SUGGESTED = 3  # names that an unknown name may mean
 
-NORMALISATIONS = ("lowercase", "cased")
 NORMALISATION_KEY = b"superbloom.text"  # in the metadata of the file: how to normalise text before looking it up
 
 
@@ -132,7 +132,8 @@ class Vocab:
             return
         if kinds is None or normalisation not in NORMALISATIONS:
             found = "no column 'kind'" if kinds is None else f"{NORMALISATION_KEY.decode()} is {normalisation!r:.40}"
-            allowed = " or ".join(map(repr, NORMALISATIONS))
+            *most, last = map(repr, NORMALISATIONS)
+            allowed = f"{', '.join(most)} or {last}"
             raise InputError(
                 f"{path}: {found}; text needs kinds, and {NORMALISATION_KEY.decode()} {allowed} in the metadata"
             )
@@ -172,9 +173,9 @@ class Vocab:
     @cached_property
     def segmenter(self) -> Segmenter:
         """Turns text into ids of this vocabulary; raises InputError if it is no vocabulary of text."""
-        if self.kinds is None:
+        if self.kinds is None or self.normalisation is None:
             raise InputError("this catalogue cannot read text; only one made by `prepare text` can")
-        return Segmenter(self._names, self.kinds, lowercase=self.normalisation == "lowercase")
+        return Segmenter(self._names, self.kinds, self.normalisation)
 
     def __len__(self) -> int:
         return len(self._names)

@@ -3,12 +3,13 @@
 BERT defines what a word is: normaliser and pre-tokenizer are those of the tokenizers library. Neither looks across
 ASCII spaces or punctuation. So text is cut there into stretches and marks first, and the library reads each distinct
 stretch once. All else is looking up numbers in arrays. segmenter.py turns words into ids.
+
+subtle: NFC does look across. It makes "=" and U+0338 one character, ≠. Here they stay a mark and a stretch.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import string
 from collections import defaultdict
 from functools import lru_cache
@@ -28,11 +29,20 @@ CLASS_OF_BYTE = np.zeros(256, dtype=np.uint8)
 CLASS_OF_BYTE[list(b" \t\n\r")] = SPACE
 CLASS_OF_BYTE[list(string.punctuation.encode())] = MARK
 
-# Effects of a stretch or mark: it ends a sentence, closes a quotation or bracket (which may follow an end), or neither.
-NEITHER, CLOSES, ENDS = 0, 1, 2
-CLOSING_MARKS = re.escape("\"')]}’”»›」』）】》〉")
-SENTENCE_END = re.compile(rf"[.!?。！？][{CLOSING_MARKS}]*$")
-CLOSING_ONLY = re.compile(rf"[{CLOSING_MARKS}]+")
+# How text is normalised; a vocabulary of text stores one of these.
+WITHOUT_ACCENTS = "lowercase"  # as BERT's uncased models: й is и, and vowel signs of many scripts are gone
+WITH_ACCENTS = "lowercase with accents"  # lower case and NFC, so that é is one letter however it is written
+CASED = "cased"  # as BERT's cased models
+NORMALISATIONS = (WITHOUT_ACCENTS, WITH_ACCENTS, CASED)
+
+# Effects of a word: it closes a quotation or bracket, ends a sentence if a space follows, or ends one in any case.
+NEITHER, CLOSES, ENDS_BEFORE_SPACE, ENDS = 0, 1, 2, 3
+EFFECTS = {
+    **dict.fromkeys("\"')]}’”»›」』）】》〉", CLOSES),
+    **dict.fromkeys(".!?", ENDS_BEFORE_SPACE),
+    # Chinese and Japanese, Devanagari and Bengali, Arabic and Urdu, Armenian, Ethiopic, Burmese, Khmer
+    **dict.fromkeys("。！？｡।॥؟۔։።፧။។", ENDS),
+}
 
 MAX_WORD_CHARS = 100  # longer words are cut, since the time to find pieces grows with the cube of the length
 PLAIN_WORD = rf"^[A-Za-z0-9]{{1,{MAX_WORD_CHARS}}}$"  # stretches that are one word, whatever their case
@@ -62,19 +72,23 @@ class Words(NamedTuple):
 class Reader:
     """Reads bytes as words. It remembers the words of each stretch between spaces and punctuation.
 
+    normalisation: one of NORMALISATIONS.
+
     >>> words = Reader().read("Café-Bar. Ça va?".encode())
     >>> [words.names[number] for number in words.numbers], np.flatnonzero(words.begins).tolist()
     (['cafe', '-', 'bar', '.', 'ca', 'va', '?'], [0, 4])
     """
 
-    def __init__(self, lowercase: bool = True) -> None:
+    def __init__(self, normalisation: str = WITHOUT_ACCENTS) -> None:
         try:
-            from tokenizers import PreTokenizedString
-            from tokenizers.normalizers import BertNormalizer
+            from tokenizers import PreTokenizedString, normalizers
             from tokenizers.pre_tokenizers import BertPreTokenizer, FixedLength, Sequence
         except ImportError:
             raise InputError(TEXT_EXTRA_MISSING) from None
-        self.normalizer = BertNormalizer(lowercase=lowercase)
+        is_bare = normalisation == WITHOUT_ACCENTS
+        bert = normalizers.BertNormalizer(lowercase=normalisation != CASED, strip_accents=is_bare)
+        composed = [normalizers.NFC()] if normalisation == WITH_ACCENTS else []
+        self.normalizer = normalizers.Sequence([bert, *composed])
         self.pre_tokenizer = Sequence([BertPreTokenizer(), FixedLength(length=MAX_WORD_CHARS)])
         self._pre_tokenized = PreTokenizedString
         self.is_punctuation = lru_cache(2**14)(self._is_punctuation)
@@ -85,10 +99,10 @@ class Reader:
         self.words: defaultdict[str, int] = defaultdict()  # a new word gets the next number
         self.words.default_factory = self.words.__len__
         self.names: list[str] = []
-        # The words of stretch i are word_of[first_of[i]:first_of[i + 1]]; effect_of[i] is ENDS, CLOSES or NEITHER.
+        self.effect_of = np.empty(0, dtype=np.uint8)  # of each word
+        # The words of stretch i are word_of[first_of[i]:first_of[i + 1]].
         self.word_of = np.empty(0, dtype=np.int32)
         self.first_of = np.zeros(1, dtype=np.int64)
-        self.effect_of = np.empty(0, dtype=np.uint8)
         marks = [bytes([mark]) for mark in string.punctuation.encode()]
         self._learn(pa.array(marks, pa.binary()))
         self.number_of_mark = np.array([self.known.get(bytes([byte]), -1) for byte in range(256)])
@@ -102,21 +116,21 @@ class Reader:
             return Words([], nothing.astype(np.int32), nothing.astype(bool), nothing, np.zeros(1, np.int64))
         starts, stretches, spaced = _find_stretches(data)
         which = self._look_up(data, starts, stretches)
-        begins = np.zeros(len(starts) + 1, dtype=bool)
-        begins[0] = True
-        lines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-        begins[np.searchsorted(starts, lines)] = True
-        begins[_after_sentences(self.effect_of[which], spaced)] = True
         counts = np.diff(self.first_of)[which]
         firsts = np.concatenate([[0], np.cumsum(counts)])
         numbers = self.word_of[ranges(self.first_of[which], counts, firsts)]
-        begins_word = np.zeros(len(numbers) + 1, dtype=bool)
-        begins_word[firsts[begins]] = True
+        follows_space = np.zeros(len(numbers) + 1, dtype=bool)
+        follows_space[firsts[:-1][spaced]] = True
+        begins = np.zeros(len(numbers) + 1, dtype=bool)
+        begins[0] = True
+        lines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        begins[firsts[np.searchsorted(starts, lines)]] = True
+        begins[_after_sentences(self.effect_of[numbers], follows_space)] = True
         used = np.flatnonzero(np.bincount(numbers, minlength=len(self.names)))
         renumbered = np.empty(len(self.names), dtype=np.int32)
         renumbered[used] = np.arange(len(used), dtype=np.int32)
         names = [self.names[number] for number in used.tolist()]
-        return Words(names, renumbered[numbers], begins_word[:-1], starts, firsts)
+        return Words(names, renumbered[numbers], begins[:-1], starts, firsts)
 
     def written(self, text: str) -> str:
         """Return the words of a text, joined by spaces.
@@ -159,14 +173,14 @@ class Reader:
         is_of_plain = np.repeat(plain, counts)
         numbers[is_of_plain] = list(map(self.words.__getitem__, words))
         numbers[~is_of_plain] = list(map(self.words.__getitem__, split))
-        self.names += islice(self.words, len(self.names), None)
-        effects = np.zeros(len(stretches), dtype=np.uint8)
-        effects[~plain] = [_effect(stretch) for stretch in others]
+        new = list(islice(self.words, len(self.names), None))
+        self.names += new
+        effects = np.array([EFFECTS.get(word, NEITHER) for word in new], dtype=np.uint8)
+        self.effect_of = np.concatenate([self.effect_of, effects])
         for stretch in stretches.to_pylist():
             self.known[stretch] = len(self.known)
         self.word_of = np.concatenate([self.word_of, numbers])
         self.first_of = np.concatenate([self.first_of, self.first_of[-1] + firsts[1:]])
-        self.effect_of = np.concatenate([self.effect_of, effects])
 
     def _normalise(self, stretches: list[str]) -> list[str]:
         """Return plain stretches as words, one each."""
@@ -218,18 +232,18 @@ def _find_stretches(data: bytes) -> tuple[np.ndarray, pa.Array, np.ndarray]:
     return starts, pa.Array.from_buffers(pa.binary(), len(begins), buffers), spaced
 
 
-def _after_sentences(effects: np.ndarray, spaced: np.ndarray) -> np.ndarray:
-    """Return the stretches that begin a sentence: the first after a space, after an end and any closing marks."""
-    ends = np.flatnonzero(effects == ENDS)
-    other, after_space = np.flatnonzero(effects != CLOSES), np.flatnonzero(spaced)
+def _after_sentences(effects: np.ndarray, follows_space: np.ndarray) -> np.ndarray:
+    """Return the words that begin a sentence, from the effect of each word.
+
+    Marks right after an end belong to its sentence. A space after an end begins the next sentence at the latest.
+    """
+    ends = np.flatnonzero(effects >= ENDS_BEFORE_SPACE)
     beyond = len(effects)
+    other, after_space = np.flatnonzero(effects == NEITHER), np.flatnonzero(follows_space)
     next_other = np.append(other, beyond)[np.searchsorted(other, ends, "right")]
     next_space = np.append(after_space, beyond)[np.searchsorted(after_space, ends, "right")]
-    return next_space[next_other >= next_space]
-
-
-def _effect(stretch: str) -> int:
-    return ENDS if SENTENCE_END.search(stretch) else CLOSES if CLOSING_ONLY.fullmatch(stretch) else NEITHER
+    is_end = (effects[ends] == ENDS) | (next_space <= next_other)
+    return np.minimum(next_other, next_space)[is_end]
 
 
 def ranges(first_of: np.ndarray, counts: np.ndarray, firsts: np.ndarray) -> np.ndarray:

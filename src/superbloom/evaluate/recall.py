@@ -17,6 +17,7 @@ from torch import Tensor
 from superbloom.config import EvaluateOptions, make
 from superbloom.corpus import Corpus
 from superbloom.corpus.cooccurrence import similarity
+from superbloom.evaluate.content import is_content
 from superbloom.evaluate.counting import rank_of, strong_yardsticks
 from superbloom.evaluate.ghosts import ghost_share
 from superbloom.evaluate.held_out import HeldOut
@@ -108,7 +109,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """All figures of a model on a split, as plain numbers ready for JSON.
 
-    Give options as EvaluateOptions or as keywords; keywords win. For text there are only the fast yardsticks.
+    Give options as EvaluateOptions or as keywords; keywords win. For text there are only the fast yardsticks, and
+    figures["content"] has the recall of hidden elements that are neither punctuation nor function words (content.py).
     progress is called with the number of rows after each chunk.
 
     Names of the corpus that the model does not know are left out of contexts; as hidden elements they count as missed,
@@ -156,11 +158,19 @@ def evaluate(
         apart = {"network": found.network, "memory": found.memory}
         figures |= {name: recall(_with_missed(ranked, answerable)) for name, ranked in apart.items()}
         figures["weights"] = dict(predictor.memory.weights)
-    kinds = (corpus.target_vocab or corpus.vocab).kinds
-    if kinds is not None:
-        figures["kinds"] = by_kind(rank, kinds[hidden.targets])
+    yardsticks = _yardsticks(corpus, hidden, model.config.seq_len, asked) if asked.yardsticks else {}
     if asked.yardsticks:
-        figures["yardsticks"] = _yardsticks(corpus, hidden, model.config.seq_len, asked)
+        figures["yardsticks"] = {name: recall(ranked) for name, ranked in yardsticks.items()}
+    vocab = corpus.target_vocab or corpus.vocab
+    if vocab.kinds is not None:
+        figures["kinds"] = by_kind(rank, vocab.kinds[hidden.targets])
+        content = is_content(vocab.table["name"].combine_chunks(), corpus.id_counts("train"))[hidden.targets]
+        if content.any():
+            figures["content"] = {
+                "hidden": int(content.sum()),
+                "recall": recall(rank[content]),
+                "yardsticks": {name: recall(ranked[content]) for name, ranked in yardsticks.items()},
+            }
     return figures
 
 
@@ -195,8 +205,8 @@ def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
     return predictor.with_memory(memory.again(corpus, splits))
 
 
-def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: EvaluateOptions) -> dict[str, Any]:
-    """Recall of answers that only count. Those that count pairs take long for text, and are left out there."""
+def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: EvaluateOptions) -> dict[str, np.ndarray]:
+    """The ranks of answers that only count. Those that count pairs take long for text, and are left out there."""
     found: dict[str, np.ndarray] = {}
     if not asked.filter_seen:
         found |= {
@@ -210,4 +220,4 @@ def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: Evaluate
             found["co-occurrence, near"] = cooccurrence(similar, held_out, DEEPEST, near=True)
         if can_remember(corpus):
             found |= strong_yardsticks(corpus, asked.split, held_out, seq_len, asked.filter_seen)
-    return {name: recall(rank) for name, rank in found.items()}
+    return found

@@ -16,14 +16,28 @@ def recall_table(figures: dict[str, Any]) -> Table:
     ks = list(figures["recall"])
     for column in ("", *(f"recall@{k}" for k in ks)):
         table.add_column(column, justify="left" if not column else "right")
-    rows = {"this model": figures["recall"]}
+    for number, (name, recall) in enumerate(recall_rows(figures).items()):
+        table.add_row(name, *(cell(recall[k]) for k in ks), style="" if number else "bold")
+    return table
+
+
+def recall_rows(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows of the recall table. The first is the headline: all hidden elements, or content words of text.
+
+    >>> found = {"hidden": 7, "recall": {}, "yardsticks": {"repetition": {}}}
+    >>> [*recall_rows({"recall": {}, "content": found, "yardsticks": {"repetition": {}}})]
+    ['this model, content words (7)', 'repetition, content words', 'this model', 'repetition']
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    if content := figures.get("content"):
+        rows[f"this model, content words ({content['hidden']:,})"] = content["recall"]
+        rows |= {f"{name}, content words": found for name, found in content["yardsticks"].items()}
+    rows["this model"] = figures["recall"]
     rows |= {f"{name} alone": figures[name] for name in ("network", "memory") if name in figures}
     if "by sum" in figures:
         rows["the paper's sum"] = figures["by sum"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
-    for name, recall in (rows | figures.get("yardsticks", {})).items():
-        table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
-    return table
+    return rows | figures.get("yardsticks", {})
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

@@ -14,12 +14,13 @@ REMEDY = "train longer (--minutes), keep both pairs and rows (--remember both), 
 
 
 def verdict(figures: dict[str, Any]) -> str | None:
-    """The line for the figures of `evaluate`; None if they hold no yardsticks.
+    """The line for the figures of `evaluate`, of text for those of content words; None if they hold no yardsticks.
 
     >>> low, high = ({"10": {"value": value}} for value in (0.2, 0.25))
     >>> verdict({"recall": high, "yardsticks": {"counting": low}})
     'ahead of every yardstick: rec@10 0.250, counting 0.200'
     """
+    figures = figures.get("content", figures)
     yardsticks = figures.get("yardsticks")
     if not yardsticks:
         return None

@@ -43,6 +43,9 @@ MAGIC = {
 }
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
+# How a file of UTF-16 begins: with a byte order mark, or with "<".
+UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+
 SALVAGE_BYTES = 2**14
 
 # A longer line means a file without line ends, which would fill the memory unnoticed.
@@ -137,6 +140,17 @@ def open_lines(path: str | os.PathLike[str], progress: Progress | None = None) -
                     f"position {error.start:,} of the line); {how_to_convert(line + stream.peek())}"
                 ) from error
             yield text
+
+
+def utf16_decoder(head: bytes, errors: str) -> codecs.IncrementalDecoder | None:
+    """A decoder for a file that begins with these bytes; None if they are not UTF-16.
+
+    >>> head = "<doc>".encode("utf-16-be")
+    >>> utf16_decoder(head, "strict").decode(head), utf16_decoder(b"<doc>", "strict")
+    ('<doc>', None)
+    """
+    encoding = next((encoding for mark, encoding in UTF16.items() if head.startswith(mark)), None)
+    return codecs.getincrementaldecoder(encoding)(errors) if encoding else None
 
 
 def how_to_convert(data: bytes) -> str:

@@ -15,7 +15,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from superbloom.config import SIZES, ModelConfig, TrainConfig
-from superbloom.evaluate import cell, markdown
+from superbloom.evaluate import cell, markdown, recall_rows
 from superbloom.memory import Memory
 from superbloom.model import Model
 
@@ -238,11 +238,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
     try:
         figures = metrics["test"]
         ks = list(figures["recall"])
-        rows = {"this model": figures["recall"]}
-        rows |= {f"{part} alone": figures[part] for part in ("network", "memory") if part in figures}
-        rows |= {"the paper's sum": figures["by sum"]} if "by sum" in figures else {}
-        rows |= figures.get("yardsticks", {})
-        table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in rows.items()]
+        table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in recall_rows(figures).items()]
         header = [f"{figures['rows']:,} hidden elements of test rows", *(f"rec@{escaped(k)}" for k in ks)]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         ks = []

@@ -28,12 +28,13 @@ from superbloom.prepare.scratch import scratch_folder
 from superbloom.prepare.text.documents import expand, pieces
 from superbloom.prepare.text.parts import Reading
 from superbloom.prepare.text.rows import assemble, segment_all
-from superbloom.prepare.text.vocabulary import build, check_size, counted
+from superbloom.prepare.text.vocabulary import build, check_size, counted, normalisation_of
 from superbloom.prepare.text.wordpieces import read_word_pieces
 from superbloom.prepare.workers import Pool, pool_size
 from superbloom.progress import Watch, unwatched
 from superbloom.storage import only_writer
 
+SHOWN_IF_ANY = ("headings", "pages without a title")
 WORKER_BYTES = 600 * 2**20  # memory of a worker at its peak
 
 
@@ -47,8 +48,14 @@ class TextReport(Report):
     train_minutes: ClassVar[int] = 15
 
     def table(self) -> list[tuple[str, str]]:
-        named = {"ids": "ids in the corpus", "left out": "words left out: word pieces do not cover them"}
-        return [(f"{count:,}", named.get(name, name)) for name, count in self.counts.items()]
+        named = {
+            "ids": "ids in the corpus",
+            "left out": "words left out: word pieces do not cover them",
+            "headings": "headings left out",
+            "pages without a title": "pages left out: they have no title",
+        }
+        shown = {name: count for name, count in self.counts.items() if count or name not in SHOWN_IF_ANY}
+        return [(f"{count:,}", named.get(name, name)) for name, count in shown.items()]
 
     def document(self) -> dict[str, Any]:
         return super().document() | {"left_out": self.left_out}
@@ -75,9 +82,9 @@ def prepare_text(
     processes = pool_size(options.workers, options.memory, WORKER_BYTES)
     with only_writer(out, "corpus", overwrite), scratch_folder(out) as folder:
         with Pool(processes) as pool:
-            reading = Reading(folder, not options.cased, options.errors)
+            reading = Reading(folder, normalisation_of(options), options.errors)
             with watch("reading", total_bytes(found), True) as progress:
-                parts = [part for _, part in pool.run(reading, pieces(found, progress, notice))]
+                parts = [part for _, part in pool.run(reading, pieces(found, progress, notice, options.errors))]
             words = sum(part.words for part in parts)
             if not words:
                 raise InputError(f"no word was found in {', '.join(paths)}; give files of text")
@@ -96,7 +103,9 @@ def prepare_text(
         report = TextReport(
             {"documents": totals["documents"], "sentences": totals["sentences"], "words": words}
             | dict(zip(("word pieces", "unigrams", "bigrams"), by_kind, strict=True))
-            | {"ids": totals["ids"], "left out": uncovered},
+            | {"ids": totals["ids"], "left out": uncovered}
+            | {"headings": sum(part.left_out.headings for part in parts)}
+            | {"pages without a title": sum(part.left_out.untitled for part in parts)},
             left_out=examples,
         )
         corpus.info = {"source": source_of(paths), "min_count": options.min_count, "counted": report.counts}

@@ -22,32 +22,33 @@ from superbloom.config.readers import OnBadBytes
 from superbloom.corpus import Reader, Words
 from superbloom.errors import InputError
 from superbloom.prepare.files import how_to_convert
-from superbloom.prepare.text.documents import Form, Piece, blank_lines, starts
+from superbloom.prepare.text.documents import Form, LeftOut, Piece, blank_lines, starts
 
 
 class Part(NamedTuple):
-    """The result of a piece: its number, and its numbers of distinct words and of all words."""
+    """The result of a piece: its number, its numbers of distinct words and of all words, and what was left out."""
 
     number: int
     distinct: int
     words: int
+    left_out: LeftOut
 
 
 class Reading(NamedTuple):
     """The task of a worker: read pieces as words, count them, and write the files to this folder."""
 
     folder: Path
-    lowercase: bool
+    normalisation: str
     errors: OnBadBytes
 
     def start(self) -> Callable[[Piece], Part]:
-        reader = Reader(self.lowercase)
+        reader = Reader(self.normalisation)
         return lambda piece: read(piece, reader, self.errors, self.folder)
 
 
 def read(piece: Piece, reader: Reader, errors: OnBadBytes, folder: Path) -> Part:
     """Write the files of a piece."""
-    words, documents, titles = words_of(piece, reader, errors)
+    words, documents, titles, left_out = words_of(piece, reader, errors)
     stem = str(folder / f"{piece.number:06d}")
     counts = np.bincount(words.numbers, minlength=len(words.names))
     write_parquet(f"{stem}.words.parquet", name=pa.array(words.names, pa.string()), count=counts)
@@ -55,11 +56,11 @@ def read(piece: Piece, reader: Reader, errors: OnBadBytes, folder: Path) -> Part
     # subtle: np.save would not report a full disk if only the last bytes did not fit.
     np.savez(f"{stem}.npz", numbers=words.numbers, begins=np.flatnonzero(words.begins), documents=documents)
     np.savez(f"{stem}.pairs.npz", pairs=count_pairs(words, reader))
-    return Part(piece.number, len(words.names), len(words.numbers))
+    return Part(piece.number, len(words.names), len(words.numbers), left_out)
 
 
-def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, np.ndarray, list[str | None]]:
-    """The words of a piece, the numbers of the words at which documents begin, and the titles of these documents.
+def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, np.ndarray, list[str | None], LeftOut]:
+    """The words of a piece, the numbers of the words at which documents begin, their titles, and what was left out.
 
     Words before the first document belong to the last document of the piece before.
     """
@@ -67,7 +68,7 @@ def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, n
     try:
         if piece.form is Form.PAGES:
             piece.data.decode()
-        text, places, titles = starts(piece)
+        text, places, titles, left_out = starts(piece)
         words = reader.read(text)
     except UnicodeDecodeError:
         if errors == "strict":
@@ -86,7 +87,7 @@ def words_of(piece: Piece, reader: Reader, errors: OnBadBytes) -> tuple[Words, n
     # If several documents begin at one word, all except the last are empty. A document that begins at the end may
     # continue in the next piece.
     kept = np.diff(documents, append=len(words.numbers) + 1) > 0
-    return words, documents[kept], [title for title, keep in zip(titles, kept, strict=True) if keep]
+    return words, documents[kept], [title for title, keep in zip(titles, kept, strict=True) if keep], left_out
 
 
 def _not_utf8(piece: Piece) -> InputError:

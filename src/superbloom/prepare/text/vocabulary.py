@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from superbloom.config import TextOptions
-from superbloom.corpus import Kind, Vocab
+from superbloom.corpus import CASED, WITH_ACCENTS, WITHOUT_ACCENTS, Kind, Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.duck import BATCH_ROWS, literal_paths, new_database, numbers_of_names
 from superbloom.prepare.text.parts import Part
@@ -105,8 +105,14 @@ def build(counts: Counts, pieces: list[str] | None, options: TextOptions) -> Voc
     names = pa.chunked_array([pa.array(pieces, pa.large_string()), *chosen["name"].cast(pa.large_string()).chunks])
     kinds = np.concatenate([np.full(len(pieces), Kind.WORD_PIECE, np.int8), chosen["kind"].to_numpy()])
     zeros = np.zeros(len(kinds), dtype=np.int64)
-    normalisation = "cased" if options.cased else "lowercase"
-    return Vocab.from_arrays(names.combine_chunks(), zeros, kinds, normalisation)[0]
+    return Vocab.from_arrays(names.combine_chunks(), zeros, kinds, normalisation_of(options))[0]
+
+
+def normalisation_of(options: TextOptions) -> str:
+    """How text is normalised: as BERT does for its word pieces, but with accents for pieces of the text itself."""
+    if options.cased:
+        return CASED
+    return WITH_ACCENTS if options.wordpieces is None else WITHOUT_ACCENTS
 
 
 def check_size(size: int, pieces: Sequence[str], source: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from superbloom.errors import InputError
-from superbloom.prepare.files import open_bytes
+from superbloom.prepare.files import open_bytes, utf16_decoder
 from superbloom.prepare.wikipedia.parts import Piece
 from superbloom.prepare.wikipedia.wikitext import parse_site
 
@@ -22,7 +21,6 @@ EXPORT = re.compile(
     rb"(?:<!--(?>.*?-->)\s*+)*+<mediawiki[\s>]",
     re.DOTALL,
 )
-UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 
 
 class Dump:
@@ -53,7 +51,7 @@ class Dump:
         head = b""
         while len(head) < READ_BYTES and (read := self._read()):
             head += read
-        self.decoder = _decoder(head)
+        self.decoder = utf16_decoder(head, "replace")
         # Only ranges of bzip2 and plain files can be read without all that precedes them.
         self.has_ranges = self.packing in PIECE_BYTES and Path(self.path).is_file() and self.decoder is None
         self.head = self.decode(head)
@@ -102,8 +100,3 @@ class Dump:
 
     def _taken(self, count: int) -> None:
         self.taken += count
-
-
-def _decoder(head: bytes) -> codecs.IncrementalDecoder | None:
-    encoding = next((encoding for mark, encoding in UTF16.items() if head.startswith(mark)), None)
-    return codecs.getincrementaldecoder(encoding)("replace") if encoding else None
