@@ -10,7 +10,7 @@ from rich.table import Table
 
 def recall_table(figures: dict[str, Any]) -> Table:
     """rec@k of the model and of the yardsticks, with 95 % intervals in brackets."""
-    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
+    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows; {rule(figures)}"
     table = Table(title=title, title_justify="left", title_style="")
     ks = list(figures["recall"])
     for column in ("", *(f"rec@{k}" for k in ks)):
@@ -23,6 +23,15 @@ def recall_table(figures: dict[str, Any]) -> Table:
     for name, recall in (rows | figures.get("yardsticks", {})).items():
         table.add_row(name, *(cell(recall[k]) for k in ks), style="bold" if name == "this model" else "")
     return table
+
+
+def rule(figures: dict[str, Any]) -> str:
+    """What was done with the names of the context, in words.
+
+    >>> rule({"filter_seen": True})
+    'names of the context are left out'
+    """
+    return f"names of the context are {'left out' if figures.get('filter_seen') else 'included'}"
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
