@@ -11,7 +11,7 @@ from superbloom.errors import InputError, check_whole
 
 # Below this share of targets that stand in their own context, answers leave out its names (docs/decisions.md).
 RARELY_REPEATED = 0.02
-AS_ROWS = "as rows of the corpus do: left out if they rarely repeat a name"
+IF_ROWS_RARELY_REPEAT = "only if rows of the corpus rarely repeat a name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class QueryOptions(SearchOptions):
     exclude: Iterable[str] = option((), "Names never returned.")
     exclude_context: bool | None = option(
         None,
-        "Also exclude the names of the context, or include them.",
+        "Exclude the names of the context.",
         flag="--exclude-context/--include-context",
-        shown_default=AS_ROWS,
+        shown_default=IF_ROWS_RARELY_REPEAT,
     )
     allow: Iterable[str] | None = option(None, "Return only these names.")
     min_score: float | None = option(
@@ -91,7 +91,7 @@ class EvaluateOptions(SearchOptions):
     filter_seen: bool | None = option(
         None,
         "Exclude the names of the context, for the yardsticks as well; in a log, all that precede the hidden one.",
-        shown_default=AS_ROWS,
+        shown_default=IF_ROWS_RARELY_REPEAT,
     )
 
     def __post_init__(self) -> None:
@@ -103,7 +103,9 @@ class RecommendOptions:
     """Recommendations for users."""
 
     k: int = option(10, "How many items per user.", whole(1), flag="-k")
-    filter_seen: bool | None = option(None, "Leave out the items that a user has had.", shown_default=AS_ROWS)
+    filter_seen: bool | None = option(
+        None, "Leave out the items that a user has had.", shown_default=IF_ROWS_RARELY_REPEAT
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
