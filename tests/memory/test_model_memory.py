@@ -37,13 +37,14 @@ def test_an_answer_has_the_probability_of_network_and_memory(superbloom):
     )
     expected = recalled.network[0] * network[0].double().exp().numpy()
     expected[recalled.ids[0]] += recalled.share[0]
-    found = superbloom.predict([*context, MASK], k=len(model.vocab))
+    found = superbloom.predict([*context, MASK], k=len(model.vocab), exclude_context=False)
     assert sum(answer.probability for answer in found) == pytest.approx(1, abs=1e-4)
     for answer in found:
         assert answer.probability == pytest.approx(expected[model.vocab.id(answer.name)], rel=1e-4, abs=1e-9)
         assert answer.certified
     assert [answer.probability for answer in found] == sorted((answer.probability for answer in found), reverse=True)
-    likely = superbloom.predict([*context, MASK], k=50, min_score=found[3].probability * 0.999)
+    least = found[3].probability * 0.999
+    likely = superbloom.predict([*context, MASK], k=50, min_score=least, exclude_context=False)
     assert [answer.name for answer in likely] == [answer.name for answer in found[:4]]
 
 
