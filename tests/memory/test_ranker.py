@@ -82,12 +82,11 @@ def test_a_model_learns_to_rank_and_keeps_that_in_its_folder(superbloom, tmp_pat
         assert np.array_equal(getattr(again.model.memory.ranker, name), getattr(ranker, name))
     one, two = ({p.name: p.probability for p in model.predict(["3 1", "3 2"], k=20)} for model in (again, superbloom))
     assert one == pytest.approx(two, rel=1e-5)
-    found = superbloom.predict(["3 1", "3 2"], k=len(superbloom.model.vocab))
+    found = superbloom.predict(["3 1", "3 2"], k=len(superbloom.model.vocab), exclude_context=False)
     assert sum(answer.probability for answer in found) == pytest.approx(1, abs=1e-4)
     bare = replace(superbloom.model, memory=replace(superbloom.model.memory, ranker=None))
-    assert [p.probability for p in Predictor(bare).predict(["3 1", "3 2"], k=20)[0]] != [
-        p.probability for p in found[:20]
-    ]
+    asked = Predictor(bare).predict(["3 1", "3 2"], k=20, exclude_context=False)[0]
+    assert [p.probability for p in asked] != [p.probability for p in found[:20]]
 
 
 def test_parts_of_a_ranked_answer_sum_to_its_probability(superbloom):
