@@ -17,7 +17,7 @@ model = Superbloom().fit(corpus, minutes=float(os.environ.get("MINUTES", 5)), qu
 
 # %% [markdown]
 # The ten best names for each context, without the names of the context.
-# "certified" means: no other name is more likely under this model.
+# "certified" means: no other allowed name is more likely under this model.
 
 # %%
 for context in CONTEXTS:

@@ -267,7 +267,7 @@ class Superbloom:
         self,
         users: Iterable[Any] | None = None,
         k: int = RecommendOptions.k,
-        filter_seen: bool = RecommendOptions.filter_seen,
+        filter_seen: bool | None = RecommendOptions.filter_seen,
         items_to_recommend: Iterable[str] | None = None,
         *,
         corpus: Corpus | None = None,
@@ -276,7 +276,8 @@ class Superbloom:
         """The k best next items of some users, or of all: a table of user, item, score, rank, certified.
 
         Histories come from the corpus that the model was fitted on, or from another. Unknown users and items are left
-        out with a warning, or refused if strict. filter_seen leaves out the items that a user has seen.
+        out with a warning, or refused if strict. filter_seen leaves out the items that a user has had. If it
+        is not given, they are left out if rows of the corpus that the model learned from rarely repeat an item.
         items_to_recommend: recommend only these.
         """
         from superbloom.predict.recommend import Histories, frame, recommend

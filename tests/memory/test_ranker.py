@@ -82,12 +82,11 @@ def test_a_model_learns_to_rank_and_keeps_that_in_its_folder(superbloom, tmp_pat
         assert np.array_equal(getattr(again.model.memory.ranker, name), getattr(ranker, name))
     one, two = ({p.name: p.probability for p in model.predict(["3 1", "3 2"], k=20)} for model in (again, superbloom))
     assert one == pytest.approx(two, rel=1e-5)
-    found = superbloom.predict(["3 1", "3 2"], k=len(superbloom.model.vocab))
+    found = superbloom.predict(["3 1", "3 2"], k=len(superbloom.model.vocab), exclude_context=False)
     assert sum(answer.probability for answer in found) == pytest.approx(1, abs=1e-4)
     bare = replace(superbloom.model, memory=replace(superbloom.model.memory, ranker=None))
-    assert [p.probability for p in Predictor(bare).predict(["3 1", "3 2"], k=20)[0]] != [
-        p.probability for p in found[:20]
-    ]
+    asked = Predictor(bare).predict(["3 1", "3 2"], k=20, exclude_context=False)[0]
+    assert [p.probability for p in asked] != [p.probability for p in found[:20]]
 
 
 def test_parts_of_a_ranked_answer_sum_to_its_probability(superbloom):
@@ -124,3 +123,13 @@ def test_a_name_that_was_added_later_is_not_judged_by_the_network(superbloom):
         scores, rest = memory.scores(recalled, network)
         found.append((scores - rest[:, None])[0, is_new])
     assert found[0] == pytest.approx(found[1])
+
+
+def test_a_factor_of_any_size_leaves_probabilities(superbloom):
+    memory = superbloom.model.memory
+    recalled = memory.recall(np.array([[0, 1, -2]]), np.array([2]), superbloom.model.config.num_ids)
+    network = np.full(recalled.ids.shape, np.log(1e-3))
+    huge = replace(memory.ranker, offset=np.array([1e4], np.float32))
+    scores, rest = replace(memory, ranker=huge).scores(recalled, network)
+    assert np.exp(scores[recalled.ids >= 0]).sum() == pytest.approx(1)
+    assert np.isfinite(rest).all()

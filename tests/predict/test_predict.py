@@ -32,7 +32,7 @@ def test_an_answer_is_the_exhaustive_ranking_of_the_catalogue(superbloom):
     ids = torch.tensor([[*map(model.vocab.id, context), Special.MASK]])
     prior = model.prior.of_ids(model.bloom)
     whole = exhaustive(model.log_probs(ids, torch.tensor([[2]])), model.bloom, 10, prior=prior)
-    found = superbloom.predict([*context, MASK], k=10)
+    found = superbloom.predict([*context, MASK], k=10, exclude_context=False)
     assert [prediction.name for prediction in found] == model.vocab.names(whole.ids[0].tolist())
     assert [prediction.score for prediction in found] == pytest.approx(whole.scores[0].tolist())
     assert all(prediction.certified for prediction in found)
@@ -55,7 +55,8 @@ def test_several_masks_get_a_list_each(superbloom):
 def test_a_name_that_looks_like_the_mask_is_an_ordinary_name():
     corpus = Corpus.from_sequences([["[MASK]", "[PAD]", "a", "b"]] * 20)
     superbloom = Superbloom(alpha=1, dim=16, heads=2).fit(corpus, steps=1, quiet=True)
-    assert {prediction.name for prediction in superbloom.predict(["[MASK]"], k=4)} == {"[MASK]", "[PAD]", "a", "b"}
+    assert {prediction.name for prediction in superbloom.predict(["[MASK]"], k=4)} == {"[PAD]", "a", "b"}
+    assert len(superbloom.predict(["[MASK]"], k=4, exclude_context=False)) == 4
     names = list(superbloom.predictor.query(["[MASK]", MASK]).ids)
     assert names == [corpus.vocab.id("[MASK]"), Special.MASK]
 
@@ -101,7 +102,7 @@ def test_hashes_may_be_weighed_or_combined_by_a_function(superbloom):
         (lambda x: 0.2 * x[..., 0] + x[..., 1].clamp(min=-5.0), 0.2 * first + second.clamp(min=-5.0)),
         ("min", torch.minimum(first, second)),
     ):
-        found = superbloom.predict(["ring 1 name 2"], k=10, combine=combine)
+        found = superbloom.predict(["ring 1 name 2"], k=10, combine=combine, exclude_context=False)
         assert [p.score for p in found] == pytest.approx(expected.topk(10).values.tolist(), abs=1e-5)
         scores = expected[[model.vocab.id(p.name) for p in found]].tolist()
         assert [p.score for p in found] == pytest.approx(scores, abs=1e-5)
@@ -117,10 +118,10 @@ def test_without_its_prior_a_model_ranks_by_its_tokens_alone(superbloom):
     model = superbloom.model
     ids, places = torch.tensor([[model.vocab.id("ring 1 name 2"), Special.MASK]]), torch.tensor([[1]])
     whole = exhaustive(model.log_probs(ids, places), model.bloom, 10)  # all ids are equally likely before
-    (plain,) = Predictor(model, prior=False).predict(["ring 1 name 2"])
+    (plain,) = Predictor(model, prior=False).predict(["ring 1 name 2"], exclude_context=False)
     assert [p.name for p in plain] == model.vocab.names(whole.ids[0].tolist())
     assert [p.score for p in plain] == whole.scores[0].tolist()
-    assert [p.score for p in plain] != [p.score for p in superbloom.predict(["ring 1 name 2"])]
+    assert [p.score for p in plain] != [p.score for p in superbloom.predict(["ring 1 name 2"], exclude_context=False)]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
@@ -139,7 +140,7 @@ def test_figures_by_sum_are_those_of_a_search_by_sum(superbloom, ring_corpus):
     by_sum = replace(superbloom.model, network=_scored_by_sum(superbloom.model.network))
     assert both.by_sum.tolist() == ranks(Predictor(by_sum), held_out).rank.tolist()
     assert both.rank.tolist() != both.by_sum.tolist()
-    figures = evaluate(Predictor(superbloom.model), ring_corpus, yardsticks=False)
+    figures = evaluate(Predictor(superbloom.model), ring_corpus, yardsticks=False, filter_seen=False)
     assert figures["recall"] == recall(both.rank)
     assert figures["by sum"] == recall(both.by_sum)
     assert "by sum" not in evaluate(Predictor(by_sum), ring_corpus, yardsticks=False)
@@ -171,7 +172,8 @@ def test_an_approximate_answer_says_whether_it_is_certain(superbloom):
 
 
 def test_more_names_than_there_are_gives_all(superbloom):
-    assert len(superbloom.predict(["ring 1 name 2"], k=1000)) == 192
+    assert len(superbloom.predict(["ring 1 name 2"], k=1000)) == 191
+    assert len(superbloom.predict(["ring 1 name 2"], k=1000, exclude_context=False)) == 192
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_every_user_gets_what_comes_next(fitted, corpus):
 def test_answers_are_those_of_predict(fitted, corpus):
     found = fitted.recommend(["user 4"], k=7, filter_seen=False)
     history = corpus.vocab.names(corpus.row(4))[-7:]
-    predicted = fitted.predict(history, k=7)
+    predicted = fitted.predict(history, k=7, exclude_context=False)
     assert found["item"].tolist() == [prediction.name for prediction in predicted]
     assert found["score"].tolist() == pytest.approx([prediction.score for prediction in predicted], abs=1e-4)
 

@@ -35,11 +35,11 @@ PAGES = {
     ],
     "docs/guides/entities.md": [
         "792  test rows",
-        "no other name is more likely",
+        "no other allowed name is more likely",
         "wrote metrics.json, deciles.png and calibration.png to report",
     ],
     "docs/guides/recommendation.md": ["2,000  names", '"Bob Dylan"', "Frankenstein", "similar_to", "repetition"],
-    "docs/guides/text.md": ["9  documents", "no other name is more likely", r"\['a hash', 'function'\]"],
+    "docs/guides/text.md": ["9  documents", "no other allowed name is more likely", r"\['a hash', 'function'\]"],
 }
 
 

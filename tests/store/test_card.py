@@ -93,7 +93,8 @@ def test_measured_figures_are_those_of_the_evaluation(fitted, ring_corpus):
     assert before.split("```sh\n")[1].startswith('superbloom evaluate "model" CORPUS')
     figures = evaluate(fitted.predictor, ring_corpus, rows=20)
     table = rows_of(section(card(fitted.model, {}, {"test": figures}), "Measured"))
-    assert table[0] == ["20 hidden elements of test rows", "rec@1", "rec@10", "rec@20"]
+    what = "20 hidden elements of test rows; names of the context are left out"
+    assert table[0] == [what, "rec@1", "rec@10", "rec@20"]
     rows = {row: cells for row, *cells in table[2:]}
     assert set(rows) == {"this model", "network alone", "memory alone", "the paper's sum", *figures["yardsticks"]}
     share = figures["yardsticks"]["popularity"]["10"]

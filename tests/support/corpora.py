@@ -43,6 +43,16 @@ def rings(num_rings: int = 24, ring: int = 8, rows: int = 800, seed: int = 0) ->
     )
 
 
+def casts(rows: int = 300, repeated: float = 0.0, targets: bool = False, seed: int = 0) -> Corpus:
+    """Films of six actors each, out of twelve groups that play together; a share of rows has the first one twice."""
+    rng = np.random.default_rng(seed)
+    groups = [[f"actor {group} {number}" for number in range(9)] for group in range(12)]
+    found = [rng.permutation(groups[rng.integers(12)])[:6].tolist() for _ in range(rows)]
+    found = [[*row[:2], row[0], *row[2:]] if rng.random() < repeated else row for row in found]
+    second = [[f"{name[:-1]}{int(name[-1]) // 2}" for name in row] for row in found]  # some names of the first
+    return Corpus.from_sequences(found, targets=second if targets else None)
+
+
 def sentences() -> Corpus:
     """Documents of four sentences each, every word known."""
     kinds = np.array([2 if " " in word else 0 for word in WORDS], dtype=np.int8)

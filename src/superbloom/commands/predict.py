@@ -132,4 +132,4 @@ def _proof(predictions: list[Prediction]) -> str:
         return "no name is left: all are excluded, or less likely than --min-score"
     if not predictions[0].certified:
         return "not certified: search cut short"
-    return "certified: no other name is more likely under this model"
+    return "certified: no other allowed name is more likely under this model"

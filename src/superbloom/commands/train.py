@@ -119,7 +119,8 @@ def _behind(superbloom: Superbloom, corpus: Corpus, options: dict[str, Any]) -> 
     in_memory = options.get("count_engine", TrainConfig.count_engine) == TrainConfig.count_engine
     if not history or not is_main_process() or config["remember"] == "none" or not in_memory:
         return None
-    other = counting_on_validation(corpus, superbloom.model.config.seq_len, config["valid_rows"])
+    model = superbloom.model
+    other = counting_on_validation(corpus, model.config.seq_len, config["valid_rows"], model.leaves_out_context)
     own = {entry["step"]: entry["recall_at_10"] for entry in history}.get(superbloom.training["taken"])
     own = history[-1]["recall_at_10"] if own is None else own
     return None if other is None or own >= other else f"on validation rows {comparison(own, 'counting', other)}"

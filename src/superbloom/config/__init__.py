@@ -4,6 +4,7 @@ from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig,
 from superbloom.config.option import check_known, document, make
 from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
 from superbloom.config.query import (
+    RARELY_REPEATED,
     EvaluateOptions,
     ExtendOptions,
     HeadOptions,
@@ -23,6 +24,7 @@ __all__ = [
     "MAX_SEQ_LEN",
     "PRESETS",
     "PRESET_NAMES",
+    "RARELY_REPEATED",
     "RECIPES",
     "SIZES",
     "EvaluateOptions",

@@ -9,6 +9,10 @@ from typing import Any, Literal
 from superbloom.config.option import SEED, Allowed, option, settle, whole
 from superbloom.errors import InputError, check_whole
 
+# Below this share of targets that stand in their own context, answers leave out its names (docs/decisions.md).
+RARELY_REPEATED = 0.02
+IF_ROWS_RARELY_REPEAT = "only if rows of the corpus rarely repeat a name"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
@@ -48,7 +52,12 @@ class QueryOptions(SearchOptions):
         shown_default="as the model was made: posterior",
     )
     exclude: Iterable[str] = option((), "Names never returned.")
-    exclude_context: bool = option(False, "Also exclude the names of the context.", flag="--exclude-context")
+    exclude_context: bool | None = option(
+        None,
+        "Exclude the names of the context.",
+        flag="--exclude-context/--include-context",
+        shown_default=IF_ROWS_RARELY_REPEAT,
+    )
     allow: Iterable[str] | None = option(None, "Return only these names.")
     min_score: float | None = option(
         None, "Return no name of a lower probability or, with another score than the posterior, of a lower score."
@@ -79,8 +88,10 @@ class EvaluateOptions(SearchOptions):
     )
     seed: int = option(0, "Which element of each row is hidden.", SEED)
     yardsticks: bool = option(True, "Compare with popularity and co-occurrence.")
-    filter_seen: bool = option(
-        False, "Exclude the names that precede the hidden one, as `recommend` does.", flag="--filter-seen"
+    filter_seen: bool | None = option(
+        None,
+        "Exclude the names of the context, for the yardsticks as well; in a log, all that precede the hidden one.",
+        shown_default=IF_ROWS_RARELY_REPEAT,
     )
 
     def __post_init__(self) -> None:
@@ -92,7 +103,9 @@ class RecommendOptions:
     """Recommendations for users."""
 
     k: int = option(10, "How many items per user.", whole(1), flag="-k")
-    filter_seen: bool = option(True, "Leave out the items that a user has had.")
+    filter_seen: bool | None = option(
+        None, "Leave out the items that a user has had.", shown_default=IF_ROWS_RARELY_REPEAT
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

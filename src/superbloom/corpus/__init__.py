@@ -1,5 +1,6 @@
 """Rows of ids and what they are made of: vocabulary, splits, text as ids, and the segments that a model reads."""
 
+from superbloom.corpus.checks import checked_share
 from superbloom.corpus.corpus import Corpus
 from superbloom.corpus.numbering import check_enough_names
 from superbloom.corpus.segmenter import UNKNOWN_TOKEN, Kind, Segmenter
@@ -32,6 +33,7 @@ __all__ = [
     "Vocab",
     "Words",
     "check_enough_names",
+    "checked_share",
     "cut_segments",
     "draws_per_segment",
     "ids_per_segment",

@@ -1,12 +1,14 @@
-"""Checks of the rows in sequences.arrow that its column types do not cover (docs/formats.md).
+"""Checks of the rows in sequences.arrow that its column types do not cover, and of a share (docs/formats.md).
 
 Other programs write corpus folders as well. A file that breaks a rule raises InputError with its path.
 """
 
 from __future__ import annotations
 
+import reprlib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +36,13 @@ def check_sequences(path: Path, sequences: pa.Table, num_ids: int, num_targets: 
         own = each.offsets.to_numpy()
         if own[0] != 0 or own[-1] != len(each.values) or not np.array_equal(own, offsets):
             raise InputError(f"{path}: rows must follow one another, with one target per id; write it again")
+
+
+def checked_share(path: Path, name: str, value: Any) -> float | None:
+    """The share that a manifest has under a name: a number from 0 to 1, or null."""
+    if value is None or (type(value) in (int, float) and 0 <= value <= 1):
+        return value
+    raise InputError(f"{path}: {name}={reprlib.repr(value)} is no share; a number from 0 to 1 or null is allowed")
 
 
 def _check_cuts(path: Path, columns: dict[str, pa.Array], row_lengths: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """The prepared data: rows of ids with a key and a split, memory-mapped (docs/formats.md).
 
-    corpus.json       counts, provenance, how rows were split
+    corpus.json       counts, provenance, how rows were split, how often they repeat a name
     vocab.arrow       the names (vocab.py)
     targets.arrow     the names of a second vocabulary, if rows carry targets (S^O differs from S^I, Sec. 2.3)
     sequences.arrow   key, ids, split, and optionally targets (one per id), valid_from and test_from, or sentences
@@ -24,12 +24,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from superbloom.corpus.checks import check_sequences
+from superbloom.corpus.checks import check_sequences, checked_share
 from superbloom.corpus.numbering import Numbering, as_text, check_name_limits, zip_equal
+from superbloom.corpus.repeats import share_of_repeats
 from superbloom.corpus.splits import SPLIT_RULE, SPLITS, split_of
 from superbloom.corpus.vocab import Vocab
 from superbloom.errors import InputError
-from superbloom.storage import new_folder, read_arrow, read_consistently, read_folder, write_arrow
+from superbloom.storage import MANIFESTS, new_folder, read_arrow, read_consistently, read_folder, write_arrow
 
 
 class Corpus:
@@ -153,14 +154,18 @@ class Corpus:
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
         vocab = Vocab.open(folder / "vocab.arrow")
         check_sequences(folder / "sequences.arrow", sequences, len(vocab), len(target_vocab or vocab))
-        return cls(vocab, sequences, target_vocab, manifest["info"])
+        corpus = cls(vocab, sequences, target_vocab, manifest["info"])
+        if "repeats" in manifest:  # without it, in folders of earlier releases, it is measured when it is asked for
+            corpus.repeats = checked_share(folder / MANIFESTS["corpus"], "repeats", manifest["repeats"])
+        return corpus
 
     def save(self, folder: str | Path, *, overwrite: bool = True) -> None:
         """Write the corpus folder: all of it, or nothing if writing fails.
 
         A corpus that is there is replaced; overwrite=False refuses that. Anything else is always refused.
         """
-        content = {"counts": self.counts(), "info": self.info, "split": self.info.get("split", SPLIT_RULE)}
+        facts = {"split": self.info.get("split", SPLIT_RULE), "repeats": self.repeats}
+        content = {"counts": self.counts(), "info": self.info, **facts}
         with new_folder(folder, "corpus", content, overwrite) as temporary:
             self.vocab.write(temporary / "vocab.arrow")
             if self.target_vocab is not None:
@@ -252,6 +257,14 @@ class Corpus:
         if self.is_ordered:
             return counts | {f"{split} rows": len(self.rows(split)) for split in SPLITS}
         return counts | {f"{split} rows": int((self.splits == code).sum()) for split, code in SPLITS.items()}
+
+    @cached_property
+    def repeats(self) -> float | None:
+        """The share of training targets that stand elsewhere in their own segment; None where that means nothing."""
+        if self.target_vocab is not None or self.vocab.is_text:
+            return None
+        rows = self.rows("train")
+        return share_of_repeats(self.ids, self.offsets[rows], self.ends[rows], self.is_ordered)
 
     @cached_property
     def sentence_starts(self) -> np.ndarray:

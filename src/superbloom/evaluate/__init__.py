@@ -3,7 +3,15 @@
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.metrics import DECILES, DEEPEST, KS, deciles, share
 from superbloom.evaluate.recall import evaluate, ranks
-from superbloom.evaluate.tables import cell, markdown, plot_calibration, plot_deciles, recall_rows, recall_table
+from superbloom.evaluate.tables import (
+    cell,
+    markdown,
+    plot_calibration,
+    plot_deciles,
+    recall_rows,
+    recall_table,
+    rule,
+)
 from superbloom.evaluate.verdict import comparison, counting_on_validation, verdict
 from superbloom.evaluate.weights import memory_probabilities, network_probabilities, ranking_examples
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
@@ -29,6 +37,7 @@ __all__ = [
     "ranks",
     "recall_rows",
     "recall_table",
+    "rule",
     "share",
     "verdict",
 ]

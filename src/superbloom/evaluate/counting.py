@@ -81,11 +81,12 @@ def best_ranks(
     """The ranks of hidden ids by the candidate of highest recall@10 on validation rows.
 
     Each candidate is tried as it is, and without the names of the context: where rows never repeat a name, these are
-    never right. The choice is made with the counts of events; the ranks have those of later, as a model has.
+    never right. With filter_seen, both are the same. The choice is made with the counts of events; the ranks have those
+    of later, as a model has.
     """
     best, choice = -1.0, (0, False)
     for number, scores in enumerate(made(events)):
-        for is_new in (False, True):
+        for is_new in (False,) if filter_seen else (False, True):
             one = partial(_without_context, scores) if is_new else scores
             hits = 0.0 if tuning is None else float((ranks_of(one, tuning, events.num_ids, filter_seen) < 10).mean())
             if hits > best:
@@ -119,17 +120,22 @@ def ranks_of(scores: Scores, held_out: HeldOut, num_ids: int, filter_seen: bool)
 def rank_of(target: int, ids: np.ndarray, scores: np.ndarray, seen: np.ndarray | None = None) -> int:
     """The number of ids that score above the target, without those seen. Ties go to the smaller id, as in search/.
 
+    A target without a score, or that was seen, is DEEPEST.
+
     >>> rank_of(7, np.array([3, 7, 9]), np.array([2, 2, 5]))      # 9 scores higher, 3 ties
     2
     >>> rank_of(7, np.array([3, 7, 9]), np.array([2, 2, 5]), np.array([9]))
     1
+    >>> rank_of(7, np.array([3, 7, 9]), np.array([2, 2, 5]), np.array([7])) == DEEPEST
+    True
     """
+    if seen is not None:
+        is_new = ~np.isin(ids, seen)
+        ids, scores = ids[is_new], scores[is_new]
     own = scores[ids == target]
     if not len(own):
         return DEEPEST
     ahead = (scores > own) | ((scores == own) & (ids < target))
-    if seen is not None:
-        ahead &= ~np.isin(ids, seen)
     return min(int(ahead.sum()), DEEPEST)
 
 

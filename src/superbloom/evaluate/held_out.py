@@ -20,7 +20,8 @@ from superbloom.special import Special
 class HeldOut:
     """ids (rows, n): segments with one masked element; places (rows,): its position; targets (rows,): the hidden id.
 
-    before: all ids of the row before the hidden element. Only rows in order of time have it.
+    before: what was seen, as ids of the vocabulary that is predicted. In rows in order of time, these are all ids of
+    the row before the hidden element, otherwise the context. None: the context, which is of that vocabulary.
     """
 
     ids: np.ndarray
@@ -65,7 +66,8 @@ class HeldOut:
         places = np.argsort(~there, axis=1, kind="stable")[number, chosen]  # among elements that are no special ids
         ids = found.ids.astype(np.int64)
         ids[number, places] = Special.MASK
-        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64))
+        before = None if corpus.target_vocab is None else _as_targets(corpus, [row[row >= 0] for row in ids])
+        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64), before)
 
     @classmethod
     def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
@@ -77,7 +79,7 @@ class HeldOut:
         ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
         ids[np.arange(len(rows)), places] = Special.MASK
         before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], hidden, strict=True)]
-        return cls(ids, places, corpus.targets[hidden].astype(np.int64), before)
+        return cls(ids, places, corpus.targets[hidden].astype(np.int64), _as_targets(corpus, before))
 
     def under(self, numbers: np.ndarray, target_numbers: np.ndarray) -> HeldOut:
         """The same hidden elements with the ids of another vocabulary: numbers[id], −1 if it lacks the name.
@@ -94,7 +96,7 @@ class HeldOut:
         places = self.places - np.cumsum(is_unknown, axis=1)[np.arange(len(ids)), self.places]
         ids = np.take_along_axis(ids, np.argsort(is_unknown, axis=1, kind="stable"), axis=1)
         ids[np.arange(ids.shape[1]) >= ids.shape[1] - is_unknown.sum(axis=1)[:, None]] = Special.PAD
-        before = None if self.before is None else [found[found >= 0] for found in map(numbers.__getitem__, self.before)]
+        before = None if self.before is None else _renumbered(target_numbers, self.before)
         return HeldOut(ids, places, target_numbers[self.targets], before)
 
     def take(self, rows: np.ndarray) -> HeldOut:
@@ -103,12 +105,14 @@ class HeldOut:
         return HeldOut(self.ids[rows], self.places[rows], self.targets[rows], before)
 
     def seen(self, part: slice) -> Tensor:
-        """The ids before the hidden elements of some rows, except the hidden ids themselves; padded with −1."""
-        if self.before is None:
-            raise InputError("filter_seen=True is for rows in order of time (prepare interactions); leave it out")
-        found = [np.unique(ids) for ids in self.before[part]]
-        found = [ids[ids != target] for ids, target in zip(found, self.targets[part], strict=True)]
-        return padded(found, -1)
+        """What was seen before the hidden elements of some rows: ids (rows, any), padded with −1.
+
+        >>> held_out = HeldOut(np.array([[2, 0, int(Special.MASK), 2]]), np.array([2]), np.array([1]))
+        >>> held_out.seen(slice(0, 1)).tolist()
+        [[0, 2]]
+        """
+        known = [row[row >= 0] for row in self.ids[part]] if self.before is None else self.before[part]
+        return padded([np.unique(ids) for ids in known], -1)
 
     def shortened(self, seed: int = 0) -> HeldOut:
         """Every second hidden element again, in a shorter stretch of its context, from one element on.
@@ -136,3 +140,15 @@ class HeldOut:
             part = slice(start, start + size)
             places = self.places[part, None]
             yield torch.from_numpy(self.ids[part]), torch.from_numpy(places), torch.from_numpy(self.targets[part])
+
+
+def _as_targets(corpus: Corpus, rows: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Rows of ids as ids of the vocabulary that is predicted, without names that it does not have."""
+    if corpus.target_vocab is None:
+        return rows
+    return _renumbered(corpus.vocab.numbers_in(corpus.target_vocab), rows)
+
+
+def _renumbered(numbers: np.ndarray, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Rows of ids by other numbers, without those that have none (−1)."""
+    return [found[found >= 0] for found in map(numbers.__getitem__, rows)]

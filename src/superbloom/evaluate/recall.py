@@ -61,7 +61,8 @@ def ranks(
     combine: how scores are made, instead of as the model says.
     apart: also rank by the paper's sum over hashes, by the network alone and by the memory alone.
     with_probabilities=False leaves them 0, for validation.
-    filter_seen: leave out ids that precede the hidden one in its row.
+    filter_seen: leave out the ids of the context; in rows in order of time, all that precede the hidden one. If the
+    hidden id is one of them, it counts as missed.
     """
     found: list[tuple[np.ndarray, ...]] = []
     chunk, k = chunk or predictor.chunk, min(DEEPEST, predictor.model.target_bloom.num_ids)
@@ -111,7 +112,8 @@ def evaluate(
 
     Give options as EvaluateOptions or as keywords; keywords win. For text there are only the fast yardsticks, and
     figures["content"] has the recall of hidden elements that are neither punctuation nor function words (content.py).
-    progress is called with the number of rows after each chunk.
+    progress is called with the number of rows after each chunk. Unless filter_seen is given, names of the context are
+    left out where the model leaves them out of its answers, for the yardsticks as well: figures["filter_seen"] says so.
 
     Names of the corpus that the model does not know are left out of contexts; as hidden elements they count as missed,
     and figures["unknown"] says how many there are. Which elements are hidden does not depend on the model, so models of
@@ -120,6 +122,7 @@ def evaluate(
     """
     asked = make(EvaluateOptions, (vars(options) if options else {}) | given)
     model = predictor.model
+    filter_seen = model.leaves_out_context if asked.filter_seen is None else asked.filter_seen
     known = corpus.under(model.vocab, drop_unknown=True)
     check_vocabulary(model, known)
     predictor = _honest(predictor, known, asked.split)
@@ -131,14 +134,14 @@ def evaluate(
         beam=asked.beam,
         max_rounds=asked.max_rounds,
         apart=True,
-        filter_seen=asked.filter_seen,
+        filter_seen=filter_seen,
         progress=progress,
     )
     rank, tokens = _with_missed(found.rank, answerable), found.tokens
     figures = {
         "split": asked.split,
         "rows": len(hidden),
-        "filter_seen": asked.filter_seen,
+        "filter_seen": filter_seen,
         "recall": recall(rank),
         "token_recall_at_1": share(int(tokens.sum()), len(hidden) * tokens.shape[1]),
         "ndcg": ndcg(rank),
@@ -158,7 +161,7 @@ def evaluate(
         apart = {"network": found.network, "memory": found.memory}
         figures |= {name: recall(_with_missed(ranked, answerable)) for name, ranked in apart.items()}
         figures["weights"] = dict(predictor.memory.weights)
-    yardsticks = _yardsticks(corpus, hidden, model.config.seq_len, asked) if asked.yardsticks else {}
+    yardsticks = _yardsticks(corpus, hidden, model.config.seq_len, asked.split, filter_seen) if asked.yardsticks else {}
     if asked.yardsticks:
         figures["yardsticks"] = {name: recall(ranked) for name, ranked in yardsticks.items()}
     vocab = corpus.target_vocab or corpus.vocab
@@ -205,19 +208,17 @@ def _honest(predictor: Predictor, corpus: Corpus, split: str) -> Predictor:
     return predictor.with_memory(memory.again(corpus, splits))
 
 
-def _yardsticks(corpus: Corpus, held_out: HeldOut, seq_len: int, asked: EvaluateOptions) -> dict[str, np.ndarray]:
+def _yardsticks(
+    corpus: Corpus, held_out: HeldOut, seq_len: int, split: str, filter_seen: bool
+) -> dict[str, np.ndarray]:
     """The ranks of answers that only count. Those that count pairs take long for text, and are left out there."""
-    found: dict[str, np.ndarray] = {}
-    if not asked.filter_seen:
-        found |= {
-            "popularity": popularity(corpus, held_out, DEEPEST),
-            "repetition": repetition(held_out, DEEPEST),
-        }
+    found = {"popularity": popularity(corpus, held_out, DEEPEST, filter_seen)}
+    if not filter_seen:
+        found["repetition"] = repetition(held_out, DEEPEST)
     if not corpus.vocab.is_text:
-        if not asked.filter_seen:
-            similar = similarity(corpus)
-            found["co-occurrence"] = cooccurrence(similar, held_out, DEEPEST)
-            found["co-occurrence, near"] = cooccurrence(similar, held_out, DEEPEST, near=True)
+        similar = similarity(corpus)
+        for name, near in (("co-occurrence", False), ("co-occurrence, near", True)):
+            found[name] = cooccurrence(similar, held_out, DEEPEST, near, filter_seen)
         if can_remember(corpus):
-            found |= strong_yardsticks(corpus, asked.split, held_out, seq_len, asked.filter_seen)
+            found |= strong_yardsticks(corpus, split, held_out, seq_len, filter_seen)
     return found

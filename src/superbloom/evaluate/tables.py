@@ -11,7 +11,7 @@ from rich.table import Table
 
 def recall_table(figures: dict[str, Any]) -> Table:
     """recall@k of the model and of the yardsticks, ± half of the 95 % interval. It fits 60 columns."""
-    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows"
+    title = f"{figures['rows']:,} hidden elements of {figures['split']} rows;\n{rule(figures)}"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     ks = list(figures["recall"])
     for column in ("", *(f"recall@{k}" for k in ks)):
@@ -38,6 +38,15 @@ def recall_rows(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
         rows["the paper's sum"] = figures["by sum"]
     rows |= {f"{kind}s ({found['hidden']:,})": found for kind, found in figures.get("kinds", {}).items()}
     return rows | figures.get("yardsticks", {})
+
+
+def rule(figures: dict[str, Any]) -> str:
+    """What was done with the names of the context, in words.
+
+    >>> rule({"filter_seen": True})
+    'names of the context are left out'
+    """
+    return f"names of the context are {'left out' if figures.get('filter_seen') else 'included'}"
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

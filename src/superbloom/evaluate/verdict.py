@@ -38,11 +38,11 @@ def comparison(own: float, name: str, other: float) -> str:
     return f"ahead of every yardstick: {found}" if own >= other else f"behind {name}: {found}; {REMEDY}"
 
 
-def counting_on_validation(corpus: Corpus, seq_len: int, draws: int) -> float | None:
+def counting_on_validation(corpus: Corpus, seq_len: int, draws: int, filter_seen: bool = False) -> float | None:
     """rec@10 of counting on validation rows, with its options chosen on the same rows; None where it cannot count."""
     if not can_remember(corpus) or not len(corpus.rows("valid")):
         return None
     held_out = HeldOut.of(corpus, "valid", seq_len, draws=draws)
     events = Events.of(corpus)
-    ranks = best_ranks(counting, events, held_out, events, held_out)
+    ranks = best_ranks(counting, events, held_out, events, held_out, filter_seen)
     return float((ranks < int(RECALL)).mean())

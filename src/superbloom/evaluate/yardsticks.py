@@ -12,18 +12,23 @@ import numpy as np
 from scipy import sparse
 
 from superbloom.corpus import Corpus
-from superbloom.evaluate.counting import rank_of, ranks_of
+from superbloom.evaluate.counting import CHUNK_ROWS, rank_of, ranks_of
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.memory import Context
 
 
-def popularity(corpus: Corpus, held_out: HeldOut, deepest: int) -> np.ndarray:
-    """Answers with the most frequent ids, whatever the context."""
+def popularity(corpus: Corpus, held_out: HeldOut, deepest: int, filter_seen: bool = False) -> np.ndarray:
+    """Answers with the most frequent ids, whatever the context; filter_seen: except those that were seen."""
     counts = corpus.id_counts("train")
-    best = np.argsort(-counts, kind="stable")[:deepest]
-    rank = np.full(len(counts), deepest)
-    rank[best] = np.arange(len(best))
-    return rank[held_out.targets]
+    place = np.empty(len(counts), dtype=np.int64)
+    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    rank = place[held_out.targets]
+    for start in range(0, len(rank) if filter_seen else 0, CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        seen, targets = held_out.seen(part).numpy(), held_out.targets[part, None]
+        ahead = (seen >= 0) & (place[seen] < place[targets])
+        rank[part] = np.where((seen == targets).any(axis=1), deepest, rank[part] - ahead.sum(axis=1))
+    return np.minimum(rank, deepest)
 
 
 def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
@@ -35,12 +40,14 @@ def repetition(held_out: HeldOut, deepest: int) -> np.ndarray:
     return np.array(ranks)
 
 
-def cooccurrence(similar: sparse.csr_matrix, held_out: HeldOut, deepest: int, near: bool = False) -> np.ndarray:
+def cooccurrence(
+    similar: sparse.csr_matrix, held_out: HeldOut, deepest: int, near: bool = False, filter_seen: bool = False
+) -> np.ndarray:
     """Answers with the ids that are most similar to the context (corpus/cooccurrence.py), summed over its elements.
 
     near: an element of the context counts with 1 / its distance, which a model that sees distances may learn.
     """
-    ranks = ranks_of(partial(_together, similar, near), held_out, similar.shape[0], filter_seen=False)
+    ranks = ranks_of(partial(_together, similar, near), held_out, similar.shape[0], filter_seen)
     return np.minimum(ranks, deepest)
 
 

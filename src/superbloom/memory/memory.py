@@ -106,7 +106,9 @@ class Memory:
         if self.ranker is not None:
             scores = mixture + self.ranker(self.features(recalled, seen, mixture))
         rest = recalled.network * np.maximum(TINY, 1 - np.exp(log_network).sum(axis=1))
-        total = np.log(np.exp(scores).sum(axis=1) + rest)
+        total = np.logaddexp(
+            np.logaddexp.reduce(scores, axis=1), np.log(rest)
+        )  # a factor may be beyond what exp can hold
         return scores - total[:, None], np.log(recalled.network) - total
 
     def _network_of_known(self, recalled: Recalled, log_network: np.ndarray) -> np.ndarray:

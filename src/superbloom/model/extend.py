@@ -50,4 +50,4 @@ def extend(
     if model.prior is not None:
         counts = torch.cat([model.prior.counts, torch.full((len(new),), -1, dtype=model.prior.counts.dtype)])
         prior = Prior(counts)
-    return Model(network, bloom, vocab, bloom, vocab, prior, model.repetition, model.memory)
+    return Model(network, bloom, vocab, bloom, vocab, prior, model.repetition, model.memory, model.repeats)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from superbloom.config import ModelConfig
+from superbloom.config import RARELY_REPEATED, ModelConfig
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
@@ -36,6 +36,7 @@ class Model:
     prior: Prior | None = None  # for the predicted ids; None until a model is trained
     repetition: Repetition | None = None  # None if it was not fitted, or if the model predicts a second vocabulary
     memory: Memory | None = None  # pairs and rows of training; None if the model remembers none
+    repeats: float | None = None  # share of training targets that stand in their own context; None if unknown
 
     @classmethod
     def create(
@@ -63,6 +64,11 @@ class Model:
     @property
     def config(self) -> ModelConfig:
         return self.network.config
+
+    @property
+    def leaves_out_context(self) -> bool:
+        """Whether answers leave out names of the context, unless a query says otherwise: rows rarely repeat a name."""
+        return self.repeats is not None and self.repeats < RARELY_REPEATED
 
     def encode(self, ids: Tensor, places: Tensor) -> Tensor:
         """y (batch, p, m, d) for ids (batch, n), special ids allowed, at places (batch, p)."""

@@ -40,9 +40,9 @@ def read_query(
             f"{len(ids)} elements given; this model reads up to {model.config.seq_len}: shorten the context"
         )
     exclude = _target_ids(model, options.exclude)
-    if options.exclude_context:
-        if isinstance(context, str):
-            raise InputError("exclude_context goes with names; of a text, exclude leaves out what you name")
+    if options.exclude_context and isinstance(context, str):
+        raise InputError("exclude_context goes with names; of a text, exclude leaves out what you name")
+    if model.leaves_out_context if options.exclude_context is None else options.exclude_context:
         exclude += _context_targets(model, ids)
     allow = None if options.allow is None else _target_ids(model, options.allow)
     if allow == ():

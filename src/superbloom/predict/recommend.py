@@ -105,11 +105,14 @@ def recommend(
     histories: Histories,
     k: int = RecommendOptions.k,
     *,
-    filter_seen: bool = RecommendOptions.filter_seen,
+    filter_seen: bool | None = RecommendOptions.filter_seen,
     items_to_recommend: Iterable[Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Columns user, item, score, rank (from 1) and certified; up to k rows per user, best first."""
+    """Columns user, item, score, rank (from 1) and certified; up to k rows per user, best first.
+
+    filter_seen: leave out what a user has had; None does as rows of the corpus do.
+    """
     model, vocab = predictor.model, predictor.model.target_vocab
     check_whole(k=k)
     allow = None
@@ -119,6 +122,8 @@ def recommend(
         allow = torch.tensor([vocab.id(str(item_name(name))) for name in items_to_recommend], dtype=torch.long)
         if not len(allow):
             raise InputError("items_to_recommend is empty; give at least one name, or leave it out")
+    if filter_seen is None:  # models of earlier releases, which have no share, always left it out
+        filter_seen = model.leaves_out_context or (model.repeats is None and model.vocab is model.target_vocab)
     if filter_seen and model.vocab is not model.target_vocab:
         raise InputError("filter_seen=True, but this model predicts other names than it reads; give filter_seen=False")
     columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "score", "rank", "certified")}

@@ -117,7 +117,7 @@ class Lab:
     def measured(self, predictor: Predictor) -> dict[str, Any]:
         """Return recall on test rows with and without the prior, and the rank of each hidden element."""
         held_out = self.held_out(predictor.model.config.seq_len)
-        found = ranks(predictor, held_out, apart=True)
+        found = ranks(predictor, held_out, apart=True, filter_seen=False)  # the paper ranks all ids
         frequency = self.corpus.id_counts("train")[held_out.targets]
         return {
             "hidden": len(held_out),
@@ -139,7 +139,7 @@ class Lab:
             "certified" + BY_PROBABILITY: {"combine": "posterior"},
         }
         for name, options in ways.items():
-            seen = ranks(superbloom.predictor, held_out, with_probabilities=False, **options)
+            seen = ranks(superbloom.predictor, held_out, with_probabilities=False, filter_seen=False, **options)
             found[name] = {
                 "recall": recall(seen.rank),
                 "certified": float(seen.certified.mean()),

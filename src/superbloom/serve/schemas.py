@@ -168,7 +168,7 @@ class Search(BaseModel):
 
 
 class Mask(BaseModel):
-    """The answer for one mask. certified: no other name has a higher score under this model.
+    """The answer for one mask. certified: no other allowed name has a higher score under this model.
 
     Scores are logarithms of probabilities. A model that ranks by the paper's sum has no certificate.
     """
@@ -225,7 +225,7 @@ Limits = create_model("Limits", **_LIMITS)
 
 
 class Card(BaseModel):
-    """What the model is, and the limits of a request."""
+    """What the model is, and the limits of a request. leaves_out_context: the default of exclude_context."""
 
     name: str
     version: str
@@ -242,6 +242,7 @@ class Card(BaseModel):
     prior: bool
     memory: str | None
     separate_targets: bool
+    leaves_out_context: bool
     steps: int | None
     trained_seconds: float | None
     examples: list[str] | list[list[str]]

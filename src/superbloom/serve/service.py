@@ -130,6 +130,7 @@ class Service:
             "prior": self.predictor.prior and self.predictor.model.prior is not None,
             "memory": None if self.predictor.memory is None else self.predictor.memory.kind,
             "separate_targets": model.vocab is not model.target_vocab,
+            "leaves_out_context": model.leaves_out_context,
             "steps": training.get("steps"),
             "trained_seconds": training.get("seconds"),
             "examples": _examples(self.predictor),

@@ -15,7 +15,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from superbloom.config import SIZES, ModelConfig, TrainConfig
-from superbloom.evaluate import cell, markdown, recall_rows
+from superbloom.evaluate import cell, markdown, recall_rows, rule
 from superbloom.memory import Memory
 from superbloom.model import Model
 
@@ -239,7 +239,8 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         figures = metrics["test"]
         ks = list(figures["recall"])
         table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in recall_rows(figures).items()]
-        header = [f"{figures['rows']:,} hidden elements of test rows", *(f"rec@{escaped(k)}" for k in ks)]
+        what = f"{figures['rows']:,} hidden elements of test rows; {rule(figures)}"
+        header = [what, *(f"rec@{escaped(k)}" for k in ks)]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         ks = []
     if not ks:

@@ -1,6 +1,6 @@
 """The model folder: plain files that are verified before they are used, without pickle (docs/formats.md).
 
-    config.json         manifest: model config, how it was trained, checksums of the files below
+    config.json         manifest: model config, share of repeats, how it was trained, checksums of the files below
     model.safetensors   weights            bloom.safetensors   tables of the hash functions
     vocab.arrow         names              metrics.json        what was measured
     README.md           the model card (card.py), yours to edit
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from superbloom.config import ModelConfig
-from superbloom.corpus import Vocab
+from superbloom.corpus import Vocab, checked_share
 from superbloom.errors import InputError
 from superbloom.hashing import BloomHash
 from superbloom.model import Model, Network, Prior, Repetition
@@ -58,7 +58,7 @@ def save(
     overwrite: bool = True,
 ) -> None:
     """Write the model folder, whole or not at all. overwrite=False refuses to replace a model."""
-    content = {"model": asdict(model.config), "training": training}
+    content = {"model": asdict(model.config), "repeats": model.repeats, "training": training}
     with new_folder(folder, "model", content, overwrite) as temporary:
         weights = {name: part.contiguous() for name, part in model.network.state_dict().items()}
         write_tensors(weights, temporary / "model.safetensors")
@@ -139,11 +139,12 @@ def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped) -> Model
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
     prior = _load_prior(folder / "prior.safetensors", manifest, config, mapped)
     repetition = _load_repetition(folder / "repetition.safetensors", manifest, mapped)
+    repeats = checked_share(folder / "config.json", "repeats", manifest.get("repeats"))
     if config.num_target_ids is None:
         memory = None
         if _is_listed(folder / MEMORY_FILE, manifest):
             memory = load_memory(folder / MEMORY_FILE, config.num_ids, mapped)
-        return Model(network, bloom, vocab, bloom, vocab, prior, repetition, memory)
+        return Model(network, bloom, vocab, bloom, vocab, prior, repetition, memory, repeats)
     for name in ("targets.arrow", "target_bloom.safetensors"):
         if name not in manifest["files"]:
             raise InputError(f"{folder / 'config.json'} lists no {name}, but its model needs it; save it again")

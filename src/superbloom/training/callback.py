@@ -21,6 +21,7 @@ from superbloom.model import Model, Prior
 from superbloom.predict import Predictor
 from superbloom.runtime import is_main_process
 from superbloom.training.distributed import agree
+from superbloom.training.finish import repeats_of
 from superbloom.training.logs import Log
 from superbloom.training.progress import TrainingProgress
 from superbloom.training.stop import Stop
@@ -50,7 +51,8 @@ class TrainingCallback(L.Callback):
         progress: TrainingProgress,
         seconds: float = 0.0,
     ) -> None:
-        self.predictor = Predictor(replace(model, prior=Prior.of_corpus(corpus), memory=memory))
+        prior, repeats = Prior.of_corpus(corpus), repeats_of(model, corpus)
+        self.predictor = Predictor(replace(model, prior=prior, memory=memory, repeats=repeats))
         self.config, self.run, self.stop, self.progress = config, run, stop, progress
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Tensor] = {}  # weights with the highest validation recall, the last of equal ones
@@ -80,7 +82,8 @@ class TrainingCallback(L.Callback):
                 network_probabilities(self.predictor, self.held_out), self.remembered, self.valid_rows
             )
             self.predictor.model = replace(self.predictor.model, memory=memory)
-        rank = ranks(self.predictor, self.held_out, with_probabilities=False).rank
+        filter_seen = self.predictor.model.leaves_out_context
+        rank = ranks(self.predictor, self.held_out, with_probabilities=False, filter_seen=filter_seen).rank
         return {f"recall_at_{k}": float((rank < k).mean()) for k in KS}
 
     def report_memory(self, seconds: float) -> None:

@@ -22,9 +22,14 @@ MAX_DRAWS = 10  # from one row
 
 def finished(model: Model, corpus: Corpus, config: TrainConfig, memory: Memory | None = None) -> Model:
     """The model with what validation rows say beside its weights. memory: that of training rows, if it was counted."""
-    model = replace(model, prior=Prior.of_corpus(corpus), memory=None)
+    model = replace(model, prior=Prior.of_corpus(corpus), memory=None, repeats=repeats_of(model, corpus))
     model = replace(model, repetition=fit_repetition(model, corpus, config.valid_rows))
     return replace(model, memory=_weighed_memory(model, corpus, config, memory))
+
+
+def repeats_of(model: Model, corpus: Corpus) -> float | None:
+    """The share of repeats that decides what a model answers; None for those of the paper's sum, as in the paper."""
+    return corpus.repeats if model.config.score == "posterior" else None
 
 
 def remembered(model: Model, corpus: Corpus, config: TrainConfig, *, fingerprint: str, replaces: bool) -> Model:

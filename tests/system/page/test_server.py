@@ -73,7 +73,7 @@ def test_a_busy_server_is_asked_again(visitor, address):
 
 def test_a_server_that_is_gone_is_one_line(visitor, address):
     visitor.expected = ("ERR_FAILED",)
-    page = visitor.open(address, ("c", ONE), ("k", 5))
+    page = visitor.open(address, ("c", ONE), ("k", 5), ("skip", 0))
     answers(page)
     page.route("**/v1/**", lambda route: route.abort())
     page.get_by_label("leave out names of the context").check()

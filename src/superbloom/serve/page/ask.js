@@ -14,8 +14,7 @@ export function queryOf(state, model) {
   const options = { k: state.k };
   if (state.beam !== null) Object.assign(options, { exact: false, beam: state.beam });
   if (model.reads === "text") return { path: "v1/text", body: { text: state.text, ...options } };
-  const names = new Set(state.context.filter((name) => name !== null));
-  if (state.skip && names.size && takesAnswers(model)) options.exclude = [...names];
+  if (state.skip !== null && takesAnswers(model)) options.exclude_context = state.skip;
   return { path: "v1/predict", body: { context: state.context, ...options } };
 }
 

@@ -14,7 +14,7 @@ const list = (items) => (new Set(items).size === 1 ? items[0] : `${items.slice(0
 export function meaningOf({ certified, certificate }) {
   const what = certificate === null ? "score" : "probability";
   return certified
-    ? `Certified: no other name has a higher ${what} under this model.`
+    ? `Certified: no other allowed name has a higher ${what} under this model.`
     : `Not certified: another name may have a higher ${what} under this model.`;
 }
 

@@ -24,7 +24,7 @@ export class Options {
     };
     const [exact, exactLabel] = way("exact", "exact");
     const [once, onceLabel] = way("beam", "one round of");
-    Object.assign(this, { exact, once });
+    Object.assign(this, { exact, once, leavesOut: model.leaves_out_context });
     this.beam = el("input", {
       type: "number",
       min: "1",
@@ -71,7 +71,7 @@ export class Options {
   show({ k, skip, beam }) {
     const sizes = [...new Set([...this.sizes, k])].sort((a, b) => a - b);
     this.k.replaceChildren(...sizes.map((size) => el("option", { value: size, selected: size === k }, String(size))));
-    this.skip.checked = skip;
+    this.skip.checked = skip ?? this.leavesOut;
     this.exact.checked = beam === null;
     this.once.checked = beam !== null;
     if (beam !== null) this.beam.value = beam;

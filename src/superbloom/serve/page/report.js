@@ -38,7 +38,8 @@ function testOf(test) {
       "p",
       { class: "soft" },
       `${count(test.rows)} hidden elements of ${test.split} rows: `,
-      "how many are among the first 1, 10 and 20 answers, with 95 % intervals.",
+      "how many are among the first 1, 10 and 20 answers, with 95 % intervals; ",
+      `names of the context are ${test.filter_seen ? "left out" : "included"}.`,
     ),
     recallTable("Recall beside yardsticks", rows),
   ];

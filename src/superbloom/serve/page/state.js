@@ -21,7 +21,7 @@ export function parse(fragment, limits) {
     context,
     text: given.get("t") ?? "",
     k: whole(given.get("k"), limits.k) ?? DEFAULT_K,
-    skip: given.get("skip") === "1",
+    skip: { 1: true, 0: false }[given.get("skip")] ?? null, // null: as the model does
     beam: whole(given.get("beam"), limits.buckets),
     why: why && { mask: Number(why[1]), name: why[2] },
   };
@@ -32,7 +32,7 @@ export function format(state) {
   for (const name of state.context) out.append(name === null ? "m" : "c", name ?? "");
   if (state.text) out.set("t", state.text);
   out.set("k", state.k);
-  if (state.skip) out.set("skip", "1");
+  if (state.skip !== null) out.set("skip", state.skip ? "1" : "0");
   if (state.beam !== null) out.set("beam", state.beam);
   if (state.tab !== "ask") out.set("tab", state.tab);
   if (state.why) out.set("why", `${state.why.mask}:${state.why.name}`);
