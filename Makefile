@@ -1,7 +1,8 @@
-# make demo: train on real Wikipedia links for five minutes and ask the model.   make test: all tests but the slow ones.
+# make demo: train on real Wikipedia links for four minutes and ask the model.   make test: all tests but the slow ones.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 .PHONY: setup demo quick test slow lint docs corpus clean
@@ -11,13 +12,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# The demo and the server need no tools for tests, which take longer to install than all the rest.
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("superbloom needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[serve]'
+	@touch $(BASE)
+
+$(READY): $(BASE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)
+demo: $(BASE)
 	$(BIN)/superbloom demo --overwrite
 
 # The tests of each tier contain those of the one before. Times: CONTRIBUTING.md.

@@ -55,8 +55,8 @@ class Superbloom:
 
     >>> rows = [["Copenhagen", "Denmark", "Oslo"], ["Oslo", "Norway", "Denmark"]] * 8
     >>> model = Superbloom(alpha=2, dim=16, ffn_dim=16).fit(Corpus.from_sequences(rows), steps=3, quiet=True)
-    >>> len(model.predict(["Copenhagen", "Denmark"], k=3))
-    3
+    >>> len(model.predict(["Copenhagen", "Denmark"], k=2))
+    2
     """
 
     def __init__(self, preset: str | None = None, **options: Any) -> None:

@@ -39,6 +39,8 @@ def test_as_many_new_ids_as_there_is_room_for(num_ids, num_hashes, alpha, reserv
         bloom = BloomHash.random(num_ids, num_hashes, alpha, seed, spread=bool(seed % 2))
     except InputError:
         return
+    if num_hashes == 1:  # no hashing: there is always room
+        return
     largest, room = room_for_more(bloom, reserve)
     with pytest.raises(InputError, match="has room for"):
         extended(bloom, [[]] * (room + 1), reserve)
@@ -86,11 +88,10 @@ def test_no_room_says_how_to_get_some():
             extended(full, [[]] * wanted, reserve=0)
         enough = float(re.search(r"extend with reserve=([\d.]+),", str(error.value))[1])
         assert len(extended(full, [[]] * wanted, reserve=enough).table) == ids + wanted
-    unhashed = BloomHash.random(50, 1, 1)
-    with pytest.raises(InputError, match="no digest is left for them; train again with all names, 51 tokens"):
-        extended(unhashed, [[]])
-    all_but_one = torch.tensor([[first, second] for first in range(4) for second in range(4)][:-1])
-    crowded = BloomHash.from_table(all_but_one, num_buckets=4, alpha=4)
+    digests = torch.tensor([[first, second] for first in range(4) for second in range(4)])
+    with pytest.raises(InputError, match="no digest is left for them; train again with all names, 10 tokens"):
+        extended(BloomHash.from_table(digests, num_buckets=4, alpha=4), [[]], reserve=1)
+    crowded = BloomHash.from_table(digests[:-1], num_buckets=4, alpha=4)
     with pytest.raises(InputError, match="no digest is left for some of the new names; raise reserve, or train again"):
         extended(crowded, [[0, 0]], reserve=1)  # one digest is free, but not in a bucket of id 0
     for reserve in (-0.1, True, "much", float("nan")):
@@ -161,3 +162,27 @@ def test_training_goes_on_with_a_newer_log(ring_corpus, later, tmp_path):
     assert first.evaluate(later)["unknown"]["names"] == 8
     with pytest.raises(InputError, match="from_model decides"):
         Superbloom(dim=8).fit(later, from_model=first, **options)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_without_hashing_a_new_name_gets_a_token_of_its_own(ring_corpus, tmp_path, tied):
+    options = SMALL | {"alpha": 1, "tied": tied}
+    model = Superbloom(**options).fit(ring_corpus, steps=5, remember="none", **FAST)
+    old, before = model.model, model.predict(["ring 3 name 1"], k=5)
+    model.extend(["newcomer", "stranger"], like={"newcomer": ["ring 3 name 1", "ring 3 name 5"]})
+    new, ids = model.model, old.config.num_ids
+    assert new.config.num_tokens == old.config.num_tokens + 2
+    assert torch.equal(new.bloom.digest(torch.tensor([ids, ids + 1])), torch.tensor([[ids], [ids + 1]]))
+    table, was = new.network.embedding.weight, old.network.embedding.weight
+    assert torch.equal(torch.cat([table[:ids], table[ids + 2 :]]), was)  # old names and special tokens are as they were
+    liked = [old.vocab.id(name) for name in ("ring 3 name 1", "ring 3 name 5")]
+    assert torch.allclose(table[ids], was[liked].mean(0))
+    assert not table[ids + 1].any()
+    assert [answer.name for answer in model.predict(["ring 3 name 1"], k=5)] == [answer.name for answer in before]
+    model.save_pretrained(tmp_path / "model")
+    again = Superbloom.from_pretrained(tmp_path / "model")
+    assert [answer.name for answer in again.predict(["newcomer"], k=3)] == [
+        answer.name for answer in model.predict(["newcomer"], k=3)
+    ]
+    newer = Corpus.from_sequences([["ring 3 name 1", "newcomer", "a fourth"]] * 30)
+    assert Superbloom().fit(newer, from_model=model, steps=2, **FAST).model.config.num_ids == ids + 3

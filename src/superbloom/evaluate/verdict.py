@@ -10,7 +10,7 @@ from superbloom.evaluate.held_out import HeldOut
 from superbloom.memory import Events, can_remember
 
 RECALL = "10"  # the figure that is compared
-REMEDY = "train longer (--minutes), keep both pairs and rows (--remember both), or raise --dim"
+REMEDY = "train longer (--minutes)"
 
 
 def verdict(figures: dict[str, Any]) -> str | None:
@@ -32,7 +32,7 @@ def comparison(own: float, name: str, other: float) -> str:
     """The comparison of a model with one yardstick.
 
     >>> comparison(0.2, "counting", 0.25)
-    'behind counting: rec@10 0.200, counting 0.250; train longer (--minutes), keep both pairs and rows (...
+    'behind counting: rec@10 0.200, counting 0.250; train longer (--minutes)'
     """
     found = f"rec@10 {own:.3f}, {name} {other:.3f}"
     return f"ahead of every yardstick: {found}" if own >= other else f"behind {name}: {found}; {REMEDY}"

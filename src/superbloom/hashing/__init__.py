@@ -6,12 +6,13 @@ to them later.
 
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import check_sizes, max_alpha
-from superbloom.hashing.growth import extended, room_for_more
+from superbloom.hashing.growth import extended, is_hashed, room_for_more
 
 __all__ = [
     "BloomHash",
     "check_sizes",
     "extended",
+    "is_hashed",
     "max_alpha",
     "room_for_more",
 ]

@@ -3,7 +3,8 @@
     table (num_ids, m)  →  table (num_ids + new, m)
 
 A bucket holds alpha ids and a reserve for more. New ids go to the emptiest buckets, so that buckets stay even. A new id
-that is declared similar to known ids goes to the buckets of those ids instead.
+that is declared similar to known ids goes to the buckets of those ids instead. Without hashing, each new id gets a
+bucket of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from superbloom.errors import InputError
 from superbloom.hashing.bloom import BloomHash
 from superbloom.hashing.construct import digest_codes, repeated
 
+MAX_IDS = 2**31 - 1  # ids are int32
 MAX_TRADE_ROUNDS = 64  # rounds of random trades; ids that still collide are then placed by trying every bucket
 
 
@@ -35,6 +37,10 @@ def extended(
     largest, room = room_for_more(bloom, reserve)
     if len(similar) > room:
         raise InputError(_full(bloom, len(similar), room, reserve))
+    if not is_hashed(bloom):
+        own = torch.arange(bloom.num_ids, bloom.num_ids + len(similar), dtype=bloom.table.dtype)
+        grown = torch.cat([bloom.table, own[:, None]])
+        return BloomHash.from_table(grown, len(grown), bloom.alpha, bloom.num_special)
     rng = np.random.default_rng([seed, bloom.num_ids, len(similar)])
     sizes = bloom.starts.diff(dim=1).numpy().copy()
     table = np.full((len(similar), bloom.num_hashes), -1, dtype=np.int32)
@@ -55,10 +61,17 @@ def extended(
     return BloomHash.from_table(whole, bloom.num_buckets, bloom.alpha, bloom.num_special)
 
 
+def is_hashed(bloom: BloomHash) -> bool:
+    """Whether ids have several buckets, or share them."""
+    return bloom.num_hashes > 1 or bloom.num_buckets < bloom.num_ids
+
+
 def room_for_more(bloom: BloomHash, reserve: float) -> tuple[int, int]:
     """The number of ids a bucket may hold with this reserve, and the number of ids that can be added."""
     if isinstance(reserve, bool) or not isinstance(reserve, int | float) or not 0 <= reserve <= 10:
         raise InputError(f"reserve={reserve!r} given; a share of alpha is allowed, 0 to 10")
+    if not is_hashed(bloom):
+        return 1, MAX_IDS - bloom.num_ids
     largest = bloom.alpha + math.ceil(round(bloom.alpha * reserve, 6))
     room = bloom.num_buckets * largest - bloom.num_ids
     return largest, max(0, min(room, bloom.num_buckets**bloom.num_hashes - bloom.num_ids))

@@ -76,8 +76,10 @@ class Memory:
         """The names that the memory brings for contexts (q, n) and the place asked for in each (q,)."""
         found = self.evidence(ids, places, num_ids)
         parts = parts_of(found)
-        probabilities = np.stack([parts[part] for part in self.parts[1:]], axis=1)
-        share = probabilities @ self._memory_weights
+        named = [parts[part] for part in self.parts[1:]]
+        share = np.zeros(len(found.ids))
+        for weight, part in zip(self._memory_weights, named, strict=True):
+            share += weight * part
         order = np.lexsort((found.ids, -share, found.query))
         counts = np.bincount(found.query, minlength=len(ids))
         column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -85,16 +87,19 @@ class Memory:
         slot = found.query[kept], column
         names = min(MAX_NAMES, int(counts.max(initial=0)))
 
-        def padded(values: np.ndarray, fill: float = 0.0) -> np.ndarray:
-            table = np.full((len(ids), names, *values.shape[1:]), fill, values.dtype)
-            table[slot] = values[kept]
+        def padded(*values: np.ndarray, fill: float = 0.0) -> np.ndarray:
+            """The values of the names that are kept, (q, names, number of values)."""
+            table = np.full((len(ids), names, len(values)), fill, values[0].dtype)
+            for number, value in enumerate(values):
+                table[*slot, number] = value[kept]
             return table
 
-        said = [np.bincount(found.query, parts[part], len(ids)) > 0 for part in self.parts[1:]]
+        said = [np.bincount(found.query, part, len(ids)) > 0 for part in named]
         network = np.maximum(1 - np.stack(said, axis=1) @ self._memory_weights, self.weights[NETWORK])
-        columns = padded(np.stack([found.columns[column] for column in self.columns], axis=1))
+        columns = padded(*(found.columns[column] for column in self.columns))
         lengths = (ids >= 0).sum(axis=1)
-        return Recalled(padded(found.ids, -1), padded(share), padded(probabilities), network, columns, lengths)
+        recalled = padded(found.ids, fill=-1)[..., 0], padded(share)[..., 0], padded(*named)
+        return Recalled(*recalled, network, columns, lengths)
 
     def scores(self, recalled: Recalled, log_network: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log p(s) of the recalled names, (q, names), and log of the factor of the network's p for all others, (q,).
@@ -106,9 +111,9 @@ class Memory:
         if self.ranker is not None:
             scores = mixture + self.ranker(self.features(recalled, seen, mixture))
         rest = recalled.network * np.maximum(TINY, 1 - np.exp(log_network).sum(axis=1))
-        total = np.logaddexp(
-            np.logaddexp.reduce(scores, axis=1), np.log(rest)
-        )  # a factor may be beyond what exp can hold
+        with np.errstate(invalid="ignore"):  # a damaged folder may hold weights that are not finite
+            # Sums of logarithms, because exp of a large factor would overflow.
+            total = np.logaddexp(np.logaddexp.reduce(scores, axis=1), np.log(rest))
         return scores - total[:, None], np.log(recalled.network) - total
 
     def _network_of_known(self, recalled: Recalled, log_network: np.ndarray) -> np.ndarray:
