@@ -98,7 +98,8 @@ def test_measured_figures_are_those_of_the_evaluation(fitted, ring_corpus):
     rows = {row: cells for row, *cells in table[2:]}
     assert set(rows) == {"this model", "network alone", "memory alone", "the paper's sum", *figures["yardsticks"]}
     share = figures["yardsticks"]["popularity"]["10"]
-    assert rows["popularity"][1] == f"{share['value']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
+    shown = [f"{value:.3f}".removeprefix("0") for value in (share["value"], (share["high"] - share["low"]) / 2)]
+    assert rows["popularity"][1] == f"{shown[0]} ±{shown[1]}"
 
 
 def test_a_card_shows_what_the_model_remembers(fitted):
