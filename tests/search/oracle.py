@@ -31,7 +31,8 @@ def add(values):
 def plain_surplus(counts: list[int], table: list[list[int]]) -> list[float]:
     """log prior(s) − Σ_i log π_i(b_i(s)) of each id; a prior is the share of counts plus one.
 
-    Ids with the count −1 were added later: they add nothing to the prior of a bucket, and have that of a count of 0.
+    Ids with the count −1 were added later: they add nothing to the prior of a bucket, and have that of a count of 0. A
+    bucket that holds no others, as without hashing, counts as 1.
     """
     total = sum(count + 1 for count in counts)
     surplus = []
@@ -39,7 +40,7 @@ def plain_surplus(counts: list[int], table: list[list[int]]) -> list[float]:
         value = math.log(max(count, 0) + 1) - math.log(total)
         for i, bucket in enumerate(digest):
             mass = sum(other + 1 for other, row in zip(counts, table, strict=True) if row[i] == bucket)
-            value -= math.log(mass) - math.log(total)
+            value -= math.log(max(1, mass)) - math.log(total)
         surplus.append(value)
     return surplus
 

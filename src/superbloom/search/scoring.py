@@ -114,7 +114,7 @@ class IdPrior:
         """From the number of times each id occurs; a prior is the share of counts plus one.
 
         Ids that were added later have the count −1. They add nothing to the prior of their buckets, so that the
-        surplus of other ids does not change.
+        surplus of other ids does not change. A bucket without others, as without hashing, counts as 1.
 
         >>> table = torch.tensor([[0, 0], [0, 1], [1, 0]], dtype=torch.int32)
         >>> bloom = BloomHash.from_table(table, num_buckets=2, alpha=2)
