@@ -29,7 +29,7 @@ PAGES = {
     "docs/quickstart.md": [
         *DEMO,
         "superbloom predict superbloom-demo/model",
-        "bucket 4808 of hash 0",
+        r"bucket \d+ of hash 0",
         "Copenhagen",
         "certified=True",
     ],
