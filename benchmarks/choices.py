@@ -45,7 +45,7 @@ CHOICES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "enwik8": ({}, [{"alpha": 20}, {"alpha": 10}, ONE, {"alpha": 4}, {"alpha": 50}, {"alpha": 10, "dim": 256}]),
     "linux-identifiers": ({}, [AS_CHOSEN]),
 }
-MINUTES = 10  # of one core, about five minutes of two
+MINUTES = 10  # on one core; about five minutes on two
 UNSEEN = ("ml-1m", "beauty", "book-crossing")  # where what was seen is left out
 TEST_ROWS = 5000  # at most
 

@@ -93,8 +93,10 @@ def _print_answers(model: Superbloom, corpus: Corpus) -> None:
 
 def _conclusion(model: Superbloom, figures: dict[str, Any]) -> str:
     """What the demo has shown, by its own figures, in two sentences."""
+    from superbloom.evaluate import best_yardstick
+
     config, yardsticks = model.model.config, figures["yardsticks"]
-    best = max(yardsticks, key=lambda name: yardsticks[name]["10"]["value"])
+    best = best_yardstick(yardsticks)
     own, other = figures["recall"]["10"]["value"], yardsticks[best]["10"]["value"]
     return (
         f"This network of {model.model.network.num_parameters():,} parameters reads and predicts {config.num_ids:,} "

@@ -99,7 +99,7 @@ class Reader:
         self.words: defaultdict[str, int] = defaultdict()  # a new word gets the next number
         self.words.default_factory = self.words.__len__
         self.names: list[str] = []
-        self.effect_of = np.empty(0, dtype=np.uint8)  # of each word
+        self.effect_of = np.empty(0, dtype=np.uint8)  # one entry per word
         # The words of stretch i are word_of[first_of[i]:first_of[i + 1]].
         self.word_of = np.empty(0, dtype=np.int32)
         self.first_of = np.zeros(1, dtype=np.int64)

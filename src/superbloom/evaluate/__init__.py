@@ -12,7 +12,7 @@ from superbloom.evaluate.tables import (
     recall_table,
     rule,
 )
-from superbloom.evaluate.verdict import comparison, counting_on_validation, verdict
+from superbloom.evaluate.verdict import best_yardstick, comparison, counting_on_validation, verdict
 from superbloom.evaluate.weights import memory_probabilities, network_probabilities, ranking_examples
 from superbloom.evaluate.yardsticks import cooccurrence, popularity
 
@@ -21,6 +21,7 @@ __all__ = [
     "DEEPEST",
     "KS",
     "HeldOut",
+    "best_yardstick",
     "cell",
     "comparison",
     "cooccurrence",

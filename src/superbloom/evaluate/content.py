@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_FUNCTION_WORDS = 100
-FUNCTION_SHARE = 0.5  # of all words; small vocabularies have fewer function words, which reach this share
+FUNCTION_SHARE = 0.5  # in a small vocabulary, the words that together make up this share of all words are enough
 CONTINUES = "##"  # how a word piece within a word begins
 IN_A_WORD = r"[\pL\pM\pN]"  # a letter, a mark such as a vowel sign, or a digit
 

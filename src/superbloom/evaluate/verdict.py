@@ -24,8 +24,13 @@ def verdict(figures: dict[str, Any]) -> str | None:
     yardsticks = figures.get("yardsticks")
     if not yardsticks:
         return None
-    best = max(yardsticks, key=lambda name: yardsticks[name][RECALL]["value"])
+    best = best_yardstick(yardsticks)
     return comparison(figures["recall"][RECALL]["value"], best, yardsticks[best][RECALL]["value"])
+
+
+def best_yardstick(yardsticks: dict[str, Any]) -> str:
+    """The name of the yardstick with the highest recall@10."""
+    return max(yardsticks, key=lambda name: yardsticks[name][RECALL]["value"])
 
 
 def comparison(own: float, name: str, other: float) -> str:
