@@ -1,8 +1,8 @@
 """Do network and memory together beat counting?   python -m benchmarks.memory DATA WORK [NAME …] [--minutes 5]
 
 Each corpus of benchmarks/corpora.py: a model is trained for some minutes, then asked with the network alone, with the
-memory alone and with both, beside the yardsticks of `evaluate`, whose options are chosen on validation rows. In logs,
-what a user has seen is left out, except in sessions. A name like enwik8@50 is a corpus with another alpha.
+memory alone and with both, beside the yardsticks of `evaluate`, whose options are chosen on validation rows. Names of
+the context are left out if rows of the corpus rarely repeat one. A name like enwik8@50 is a corpus with another alpha.
 
 Models are kept in WORK, so a run that is interrupted continues. What is measured is kept in
 benchmarks/results/memory.json, and the table is written to docs/memory.md. --again measures a corpus again, with a kept
@@ -25,28 +25,27 @@ from tools.record import between_marks, keep, markdown, report
 
 DOC = Path(__file__).parents[1] / "docs" / "memory.md"
 RESULTS = Path(__file__).parent / "results" / "memory.json"
-HASHED = {"alpha": 4}  # as all models were before `train` chose; benchmarks/choices.py asks what it chooses now
-SEQUENCE = {"preset": "sequence"} | HASHED
+SEQUENCE: dict[str, Any] = {"preset": "sequence"}
+# The kind of rows decides the options; `train` chooses the sizes.
 MODELS: dict[str, dict[str, Any]] = {
-    "wikispeedia": HASHED,
-    "enwik8-5000": HASHED,
-    "enwik8-20000": HASHED,
-    "enwik8": {"alpha": 20},
-    "pypi": HASHED,
-    "linux-calls": {"alpha": 20},
-    "file-sessions": SEQUENCE | {"alpha": 20},
+    "wikispeedia": {},
+    "enwik8-5000": {},
+    "enwik8-20000": {},
+    "enwik8": {},
+    "pypi": {},
+    "linux-calls": {},
+    "file-sessions": SEQUENCE,
     "ml-1m": SEQUENCE,
-    "beauty": SEQUENCE | {"alpha": 10, "dim": 64, "ffn_dim": 256},
+    "beauty": SEQUENCE,
     "nowplaying": SEQUENCE,
-    "book-crossing": {"alpha": 10, "positions": False, "distance": False},
+    "book-crossing": {"positions": False, "distance": False},
 }
-UNSEEN = ("ml-1m", "beauty", "book-crossing")  # where what was seen is left out
 ASKED_ROWS = 5_000  # at most
 KS = ("1", "10", "20")
 
 
 def measured(name: str, given: argparse.Namespace, yardsticks: dict[str, Any] | None) -> dict[str, Any]:
-    """Train a model, unless WORK has it, and ask it. yardsticks: those that were measured before."""
+    """Train a model, unless WORK has it, and ask it. yardsticks: those that were measured before, by the same rule."""
     of, _, alpha = name.partition("@")
     corpus, folder = corpus_of(of, given.data, given.work), given.work / "models" / name
     if folder.exists():
@@ -57,7 +56,7 @@ def measured(name: str, given: argparse.Namespace, yardsticks: dict[str, Any] | 
         superbloom.save_pretrained(folder)
     if given.refit:  # the memory and its weights again, with the network as it is
         superbloom._use(finished(superbloom.model, corpus, train_config(**superbloom.training["config"])))
-    figures = superbloom.evaluate(corpus, filter_seen=of in UNSEEN, rows=ASKED_ROWS, yardsticks=yardsticks is None)
+    figures = superbloom.evaluate(corpus, rows=ASKED_ROWS, yardsticks=yardsticks is None)
     figures.setdefault("yardsticks", yardsticks)
     return {
         "names": corpus.num_ids,
@@ -76,18 +75,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--refit", action="store_true", help="the same, and count the memory of kept models again")
+    parser.add_argument("--yardsticks", action="store_true", help="measure the yardsticks again as well")
     given = parser.parse_args(arguments)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"corpora": {}}
     for name in given.names or MODELS:
         kept = results["corpora"].get(name, {})
         if given.refit or given.again or not kept:
-            results["corpora"][name] = measured(name, given, kept.get("yardsticks"))
+            results["corpora"][name] = measured(name, given, None if given.yardsticks else kept.get("yardsticks"))
             keep(RESULTS, results)
             print(name, {row: shown(figures) for row, figures in rows_of(results["corpora"][name]).items()}, flush=True)
-    header = ["corpus", "both", "network", "memory", "best yardstick", "rec@10 to the best yardstick"]
-    table = [[name, *summary(figures)] for name, figures in results["corpora"].items()]
+    header = ["corpus", "model", "both", "network", "memory", "best yardstick", "rec@10 to the best yardstick"]
+    table = [[name, size(figures), *summary(figures)] for name, figures in results["corpora"].items()]
     between_marks(DOC, {"results": f"\n{markdown(header, table)}\n"})
     report("recall@1 / 10 / 20 of test rows", header, table, results["corpora"])
+
+
+def size(figures: dict[str, Any]) -> str:
+    hashed = f"α={figures['alpha']}" if figures["alpha"] > 1 else "not hashed"
+    return f"{hashed}, {figures['steps']:,} steps"
 
 
 def rows_of(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -243,7 +243,7 @@ def test_the_certificate_counts_what_the_memory_adds(visitor, address):
     bound, kth = (percent(text) for text in re.findall(PERCENT, sentence))
     assert (bound, kth) == pytest.approx((proof["bound"], proof["kth"]), rel=0.01)
     expect(page.locator(".certificate")).to_contain_text("The memory adds the rest of a probability")
-    unseen = sum(not (point["opened"] or point["memory"] > 0) for point in proof["points"])
+    unseen = sum(not (point["opened"] or point["excluded"] or point["memory"] > 0) for point in proof["points"])
     expect(page.locator(".dot-unseen")).to_have_count(unseen)
     walk = page.get_by_label("Walk through the points, best first")
     walk.press("ArrowRight")
