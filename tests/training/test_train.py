@@ -197,7 +197,7 @@ def test_minutes_end_training(ring_corpus):
         ({"steps": 1, "patience": -1}, "patience=-1: 0 or more is allowed"),
         ({"steps": 1, "average": 1.0}, "average=1.0: from 0 to below 1 is allowed"),
         ({"steps": 1, "warm_start": 1}, "warm_start=1: True or False is allowed"),
-        ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'fp32' or 'bf16' is allowed"),
+        ({"steps": 1, "precision": "fp8"}, "precision='fp8': 'auto' or 'fp32' or 'bf16' is allowed"),
         ({"steps": 1, "learning_rate": 0}, "learning_rate=0: more than 0"),
         ({"steps": 1, "seed": -1}, "seed=-1: 0 to 2"),
         ({"steps": 1, "weight_decay": float("nan")}, "weight_decay=nan: 0 or more is allowed"),

@@ -67,7 +67,11 @@ class TrainConfig:
         shown_default="none: old events count as much as new ones",
     )
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
-    precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of the layers")
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "auto",
+        "arithmetic. auto: fp32, with products in bf16 where the CPU has instructions for them. fp32: all in fp32. "
+        "bf16: layers in bf16, for accelerators",
+    )
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
     samples: int = option(8192, "negatives of the sampled softmax", whole(1))
     proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.model import Model
 from superbloom.runtime import is_main_process
+from superbloom.training.arithmetic import bf16_products
 from superbloom.training.batches import Batch, Batches, BatchStream
 from superbloom.training.checkpoints import IDENTITY
 from superbloom.training.distributed import detach_worker
@@ -80,15 +82,20 @@ class Training(L.LightningModule):
             torch.manual_seed(_mix(seed, step, 1 + self.global_rank))
         for group in self.trainer.optimizers[0].param_groups:
             group.update(lr=self.rate(step), weight_decay=self.config.weight_decay)
-        self.last = self.objective(batch, self.trainer.world_size, _mix(seed, step))
+        with self._products():
+            self.last = self.objective(batch, self.trainer.world_size, _mix(seed, step))
         return self.last
+
+    def _products(self) -> AbstractContextManager[None]:
+        """The arithmetic of products in a step."""
+        return bf16_products() if self.config.precision == "auto" else nullcontext()
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
         return self.config.learning_rate * inverse_root(step, self.config.warmup)
 
     def backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
-        with room_for("the gradients", "lower --batch-size or --dim, or raise --alpha"):
+        with room_for("the gradients", "lower --batch-size or --dim, or raise --alpha"), self._products():
             loss.backward()
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
