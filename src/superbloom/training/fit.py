@@ -25,7 +25,7 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError, room_for
 from superbloom.memory import remember
 from superbloom.model import Model, check_vocabulary
-from superbloom.runtime import is_main_process
+from superbloom.runtime import freed_memory_kept, is_main_process
 from superbloom.training.callback import TrainingCallback, patience_exhausted
 from superbloom.training.checkpoint_io import AtomicCheckpoints
 from superbloom.training.checkpoints import check_identity, checkpoints, identity, newest_whole, step_of
@@ -96,7 +96,8 @@ def fit(
             with progress:
                 callback.report_memory(counted - counting)
                 model.network.train()  # Lightning keeps the mode it finds
-                trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
+                with freed_memory_kept():
+                    trainer.fit(training, ckpt_path=checkpoint, weights_only=True)
             training.optimizer.exchange()
             training.gather_sharded_weights()
             callback.take_best()
