@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from superbloom.config import HeadOptions, WriteOptions, make
+from superbloom.config import HeadOptions, WriteOptions, environment_name, make
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
@@ -36,10 +36,12 @@ MAX_GIGABYTES = 1e6  # larger numbers are mistakes
 Command = Callable[..., None]
 
 
-def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: bool = False) -> Callable[[Command], Command]:
+def options_of(
+    *kinds: type, leave_out: Sequence[str] = (), panels: bool = False, environment: bool = False
+) -> Callable[[Command], Command]:
     """Give a command an option for every field of these dataclasses that has a help text.
 
-    panels: group the options in --help by dataclass.
+    panels: group the options in --help by dataclass. environment: also take each from its environment variable.
     """
 
     def decorate(command: Command) -> Command:
@@ -49,7 +51,7 @@ def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: bool = False
             hints = get_type_hints(kind)
             for spec in fields(kind):
                 if "help" in spec.metadata and spec.name not in leave_out:
-                    annotation = _annotation(spec, hints[spec.name], kind.__name__ if panels else None)
+                    annotation = _annotation(spec, hints[spec.name], kind.__name__ if panels else None, environment)
                     parameters.append(
                         inspect.Parameter(
                             spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -102,7 +104,7 @@ def _bytes(name: str, gigabytes: float) -> int:
     return int(gigabytes * BYTES_PER_GB)
 
 
-def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
+def _annotation(spec: Field[Any], hint: Any, panel: str | None, environment: bool) -> Any:
     kind, _ = kind_of(hint)
     flag, choices = spec.metadata["flag"], choices_of(kind)
     type_ = _command_line_type(spec, kind)
@@ -113,6 +115,8 @@ def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
         metavar=f"<{'|'.join(choices)}>" if choices else None,
         rich_help_panel=panel,
         show_default=False,
+        envvar=environment_name(spec.name) if environment else None,
+        show_envvar=False,  # in 80 columns the names would be cut; the help of the command states the rule
     )
     return Annotated[type_ | None, option]
 
