@@ -114,6 +114,7 @@ class _Template:
         try:
             torch.set_num_threads(1)
             self._predictor, source = load()
+            send(self._control, {"loaded": source})
             warm(self._predictor)
         except Exception as error:
             line = str(error) if isinstance(error, InputError) else traceback.format_exc()
@@ -126,7 +127,6 @@ class _Template:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes[1], warn_on_full_buffer=False)
         with suppress(OSError):
-            send(self._control, {"loaded": source})
             self._keep(workers)
         self._control.close()
         end = time.monotonic() + GRACE_SECONDS

@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,14 +35,14 @@ from superbloom.serve.logs import configure
 from superbloom.serve.service import Models, Served
 from superbloom.serve.workers import Keeper
 from superbloom.storage import MANIFESTS, OPTIONAL_FILES, REQUIRED_FILES, read_consistently, read_folder, read_json
-from superbloom.store import MAX_METRICS_BYTES
+from superbloom.store import MAX_METRICS_BYTES, Stored
 from superbloom.store import load as load_model
 
 LISTEN_BACKLOG = 2048  # connections that may wait to be accepted
 OTHER_OPEN_FILES = 200  # files that are not connections
 TICKS_PER_SECOND = 10  # of uvicorn
 RELOAD_SECONDS = 5  # between attempts to load a model whose process has ended
-LOAD_ATTEMPTS = 5  # to load the same files in all processes, while the folder is replaced
+REPLACED_SECONDS = 60.0  # to load the same files in all processes, while the folder is replaced again and again
 
 
 def serve(
@@ -73,18 +74,21 @@ def serve(
 
     def load_to_compute() -> tuple[Predictor, Any]:
         """For the workers: the whole model, and which files it is."""
-        files = _versions(folder)
-        return predictor_of(load_model(folder, copy=copy).model), files
+        stored, files = _consistent(folder, lambda: load_model(folder, copy=copy))
+        return predictor_of(stored.model), files
 
     def load() -> Served:
         """The model in the workers and, without its weights, in this process: the same files."""
-        for _ in range(LOAD_ATTEMPTS):
-            files, workers = _versions(folder), keeper.start(notice)
+        end = time.monotonic() + REPLACED_SECONDS
+        while time.monotonic() < end:
+            workers = keeper.start(notice)
             try:
-                model, training, metrics, mapped = load_model(folder, copy=copy, weights=False)
+                stored, files = _consistent(folder, lambda: load_model(folder, copy=copy, weights=False))
+                model, training, metrics, mapped = stored
                 if report is not None:
                     metrics = metrics | {"test": read_json(report / "metrics.json", MAX_METRICS_BYTES)}
-                if workers.wait() == files == _versions(folder):
+                if workers.source() == files:
+                    workers.wait()
                     return Served(predictor_of(model), folder.resolve().name, training, metrics, mapped, workers)
             except BaseException:
                 workers.close()
@@ -228,6 +232,14 @@ class _Server(uvicorn.Server):
             self._notice(f"the model was not reloaded, the old one stays: {error}")
         else:
             self._notice("the model was reloaded")
+
+
+def _consistent(folder: Path, load: Callable[[], Stored]) -> tuple[Stored, list[list[Any]]]:
+    """What is loaded from a folder, and which files it was. Loads again if the folder is replaced meanwhile."""
+    while True:
+        files, stored = _versions(folder), load()
+        if files == _versions(folder):
+            return stored, files
 
 
 def _versions(folder: Path) -> list[list[Any]]:

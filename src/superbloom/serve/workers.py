@@ -99,18 +99,27 @@ class Workers:
         self._is_closed = False
         threading.Thread(target=self._listen, daemon=True, name="superbloom-workers").start()
 
-    def wait(self) -> Any:
-        """Wait until all workers are warm. Returns which files the model was loaded from; raises why it was not."""
+    def source(self) -> Any:
+        """Which files the model was loaded from; raises why it was not loaded."""
         message = self._loaded.get()
-        if "failed" in message:
-            raise (InputError if message["is_input_error"] else RuntimeError)(message["failed"])
+        self._raise_failure(message)
+        return message["loaded"]
+
+    def wait(self) -> None:
+        """Wait until all workers are warm."""
         for _ in range(self.number):
             self._warm.acquire()
+            with suppress(queue.Empty):
+                self._raise_failure(self._loaded.get_nowait())
             if self.is_lost or self.restarts >= MAX_EARLY_ENDS:
                 raise InputError(
                     "the model processes end while they start; the system's log may have the reason (memory?)"
                 )
-        return message["loaded"]
+
+    @staticmethod
+    def _raise_failure(message: dict[str, Any]) -> None:
+        if "failed" in message:
+            raise (InputError if message["is_input_error"] else RuntimeError)(message["failed"])
 
     @property
     def num_alive(self) -> int:
@@ -177,6 +186,8 @@ class Workers:
                         self._warm.release()
                 else:
                     self._loaded.put(message)
+                    if "failed" in message:
+                        self._warm.release()
         self.is_lost = not self._is_closed
         line = "the process that loads the model has ended; the system's log may have the reason (memory?)"
         self._loaded.put({"failed": line, "is_input_error": True})
