@@ -1,15 +1,22 @@
-"""What is held out of the rows of a log for validation and test."""
+"""What is held out of the rows of a log for validation and test: by a rule, or as the user's own files say.
+
+With files, a row has its training events first, then those of --valid, then those of --test. Every held-out element
+is asked that another one precedes. The context of a pair (columns.py) is in no split: nothing is learnt from it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
+from ibis import _
 
+from superbloom.config import InteractionsOptions
 from superbloom.config.readers import Split
-from superbloom.corpus import SPLITS, split_of
+from superbloom.corpus import SPLITS, Corpus, split_of
+from superbloom.prepare.interactions.columns import CONTEXT, TEST, VALID
 from superbloom.prepare.scratch import mapped
 
 # As corpus.json describes them.
@@ -47,3 +54,58 @@ def cut_rows(rule: Split, keys: pa.Array, offsets: np.ndarray, times: np.ndarray
     by_time.partition(ranks)
     valid_from, test_from = (np.add.reduceat(times < by_time[rank], offsets[:-1], dtype=np.int32) for rank in ranks)
     return Cuts(split, valid_from, test_from)
+
+
+def places_of_parts() -> dict[str, Any]:
+    """What the events of a user are for, as Ibis expressions: where parts begin in the row, and its split."""
+    is_context = (_.part == CONTEXT).any()
+    return {
+        "valid_from": (_.part < VALID).sum(),
+        "test_from": (_.part < TEST).sum(),
+        "split": is_context.ifelse(_.part.max() - CONTEXT, 0),
+    }
+
+
+def own_cuts(users: pa.Table, keys: pa.Array, options: InteractionsOptions) -> Cuts:
+    """Cut rows as files say. users: what places_of_parts found.
+
+    Without --valid, validation asks the last element of each row of three or more training elements, as --split last
+    does. Sessions are held out whole, by their keys, as --split user does.
+    """
+    valid_from, test_from, split = (users[name].to_numpy() for name in ("valid_from", "test_from", "split"))
+    if not options.valid and options.format == "sessions":
+        is_valid = (split == SPLITS["train"]) & (valid_from >= 2) & (split_of(keys.to_pylist()) == SPLITS["valid"])
+        valid_from = np.where(is_valid, 1, valid_from)
+        split = np.where(is_valid, SPLITS["valid"], split)
+    elif not options.valid:
+        valid_from = valid_from - ((split == SPLITS["train"]) & (valid_from >= 3))
+    return Cuts(split.astype(np.int8), valid_from.astype(np.int32), test_from.astype(np.int32))
+
+
+def own_rule(options: InteractionsOptions) -> str:
+    """How files hold out elements, in words."""
+    without = "the last training element of each row of 3 or more"
+    if options.format == "sessions":
+        without = "sessions whose key's md5 says validation"
+    valid = "the events given for validation" if options.valid else without
+    return f"validation: {valid}; test: {'the events given for the test' if options.test else 'nothing'}"
+
+
+def held_out_counts(corpus: Corpus) -> dict[str, dict[str, int]]:
+    """Per split: how many elements are asked, of how many names that no training row has, and how many are not asked.
+
+    Not asked are elements that nothing precedes in their row.
+    """
+    trained = corpus.id_counts("train")
+    found = {}
+    for name in corpus.cuts:
+        rows, positions = corpus.asked(name)
+        begin = corpus.cuts[name]
+        end = corpus.cuts["test"] if name == "valid" else np.diff(corpus.offsets)
+        counts = {
+            "asked": len(rows),
+            "asked, in no training row": int((trained[corpus.ids[corpus.offsets[rows] + positions]] == 0).sum()),
+            "not asked, nothing precedes them": int(((begin == 0) & (end > 0)).sum()),
+        }
+        found[name] = {what: count for what, count in counts.items() if count or what == "asked"}
+    return found
