@@ -96,9 +96,7 @@ class Corpus:
         """
         keyed = zip(count(), rows, strict=False) if keys is None else zip_equal(keys, rows, "keys", "rows")
         held_out: dict[str, Iterable[tuple[str, Sequence[str]]]] = {
-            name: ((f"{name} {number}", row) for number, row in enumerate(given))
-            for name, given in (("valid", valid), ("test", test))
-            if given is not None
+            name: _numbered(name, given) for name, given in (("valid", valid), ("test", test)) if given is not None
         }
         limits: dict[str, Any] = {"min_count": min_count, "max_names": max_names}
         return cls.from_keyed(keyed, **held_out, targets=targets, **limits, source=source)
@@ -351,6 +349,11 @@ class Corpus:
 
 def _replaced(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, column)
+
+
+def _numbered(name: str, rows: Iterable[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The rows with keys that are this name and their number."""
+    return ((f"{name} {number}", row) for number, row in enumerate(rows))
 
 
 def _coded(rows: Iterable[Any], code: int, codes: array[int]) -> Iterator[Any]:

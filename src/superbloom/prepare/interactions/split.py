@@ -102,10 +102,11 @@ def held_out_counts(corpus: Corpus) -> dict[str, dict[str, int]]:
         rows, positions = corpus.asked(name)
         begin = corpus.cuts[name]
         end = corpus.cuts["test"] if name == "valid" else np.diff(corpus.offsets)
+        ids = corpus.ids[corpus.offsets[rows] + positions]
         counts = {
             "asked": len(rows),
-            "asked, in no training row": int((trained[corpus.ids[corpus.offsets[rows] + positions]] == 0).sum()),
-            "not asked, nothing precedes them": int(((begin == 0) & (end > 0)).sum()),
+            "asked that are in no training row": int((trained[ids] == 0).sum()),
+            "not asked: nothing precedes them": int(((begin == 0) & (end > 0)).sum()),
         }
         found[name] = {what: count for what, count in counts.items() if count or what == "asked"}
     return found
