@@ -212,6 +212,7 @@ def test_every_asked_element_of_a_split_is_counted_by_limits(tmp_path):
         ({"drop_repeats": True}, "drop_repeats=True and --test: drop repeats before you split the log"),
         ({"max_names": 9}, "max_names=9 and --test: would leave out what is asked; use --min-item-count"),
         ({"format": "sessions", "time": "ts"}, "format='sessions' has no times or ratings; leave out --time"),
+        ({"test": "log.csv"}, "'log.csv' is given twice, among the files of the log, of --valid and of --test"),
         ({"test": "none.csv"}, "'none.csv' cannot be read"),
         ({"valid": "other.csv"}, "'other.csv' has no column 'user_id'; it has 'user', 'item_id'"),
         ({"format": "sessions", "test": "pairs"}, "line 70,001 of 'pairs' is 'a b'; the lines before it are"),
@@ -222,8 +223,9 @@ def test_files_that_cannot_say_what_is_held_out_are_refused(tmp_path, monkeypatc
     (tmp_path / "log.csv").write_text("user_id,item_id,ts\nu,a,1\nu,b,2\n")
     (tmp_path / "other.csv").write_text("user,item_id\nu,a\n")
     (tmp_path / "pairs").write_text("a\tb\n" * 70_000 + "a b\n")
+    (tmp_path / "test.csv").write_text("user_id,item_id,ts\nu,b,3\n")
     with pytest.raises(InputError, match=message) as error:
-        prepare_interactions("log.csv", "corpus", **{"test": "log.csv"} | options)
+        prepare_interactions("log.csv", "corpus", **{"test": "test.csv"} | options)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "corpus").exists()
 

@@ -95,7 +95,7 @@ class Corpus:
         max_names most frequent, are left out.
         """
         keyed = zip(count(), rows, strict=False) if keys is None else zip_equal(keys, rows, "keys", "rows")
-        held_out: dict[str, Iterable[tuple[str, Sequence[str]]]] = {
+        held_out: dict[str, Any] = {
             name: _numbered(name, given) for name, given in (("valid", valid), ("test", test)) if given is not None
         }
         limits: dict[str, Any] = {"min_count": min_count, "max_names": max_names}

@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -70,8 +71,12 @@ class Log:
 
 
 def find_parts(paths: Iterable[str | os.PathLike[str]], options: InteractionsOptions, folder: Path) -> list[File]:
-    """The files of a log, and those of what is held out."""
-    parts = {TRAIN: paths, VALID: options.valid, TEST: options.test}
+    """The files of a log, and those of what is held out. A file may be one of them only."""
+    parts = {TRAIN: tuple(os.fspath(path) for path in paths), VALID: options.valid, TEST: options.test}
+    if shared := {name for one, other in combinations(parts.values(), 2) for name in {*one} & {*other}}:
+        raise InputError(
+            f"'{min(shared)}' is given twice, among the files of the log, of --valid and of --test; give each its own"
+        )
     return [
         replace(file, part=part, number=number)
         for part, given in parts.items()
