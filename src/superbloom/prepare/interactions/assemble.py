@@ -61,11 +61,15 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
                 f"no user has {options.min_user_count} events left; lower --min-user-count or --min-item-count"
             )
         offsets = np.concatenate([[0], np.cumsum(users["count"].to_numpy(), dtype=np.int64)])
-        ids, times = _read_events(events, int(offsets[-1]), options.split == "time")
+        ids, times, parts = _read_events(events, int(offsets[-1]), options)
         vocab = _number(ids, events.table("items"))
         keys = _one_chunk(users["user"].cast(pa.large_string()))
         rule = options.split
-        cuts = cut_rows(rule, keys, offsets, times, events.folder) if rule else own_cuts(users, keys, options)
+        if rule:
+            cuts = cut_rows(rule, keys, offsets, times, events.folder)
+        else:
+            assert parts is not None
+            cuts = own_cuts(parts, keys, offsets, options)
     values = pa.Array.from_buffers(pa.int32(), len(ids), [None, pa.py_buffer(ids)])  # without a copy
     sequences = pa.table(
         {
@@ -89,18 +93,27 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
     return corpus
 
 
-def _read_events(events: Events, total: int, timed: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """The item number and, if timed, the time of each event, as arrays in files."""
+def _read_events(
+    events: Events, total: int, options: InteractionsOptions
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The item number of each event, its time for split="time", and what it is for if files say it, in mapped files."""
     ids = mapped(events.folder / "ids", np.int32, total)
-    times = mapped(events.folder / "times", np.float64 if events.seen.fractions else np.int64, total) if timed else None
+    times = parts = None
+    if options.split == "time":
+        times = mapped(events.folder / "times", np.float64 if events.seen.fractions else np.int64, total)
+    if options.is_split:
+        parts = mapped(events.folder / "parts", np.int8, total)
+    more = ["at"] if times is not None else ["part"] if parts is not None else []
     filled = 0
-    for batch in _batches(events.parts("sorted"), ["number", "at"] if timed else ["number"]):
+    for batch in _batches(events.parts("sorted"), ["number", *more]):
         here = slice(filled, filled := filled + len(batch))
         ids[here] = batch["number"].to_numpy()
         if times is not None:
             times[here] = _time_numbers(batch["at"])
+        if parts is not None:
+            parts[here] = batch["part"].to_numpy()
     assert filled == total
-    return ids, times
+    return ids, times, parts
 
 
 def _batches(parts: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatch]:

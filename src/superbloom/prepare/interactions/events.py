@@ -23,7 +23,6 @@ from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
 from superbloom.prepare.interactions.columns import TRAIN, Seen
 from superbloom.prepare.interactions.engines import Engine
-from superbloom.prepare.interactions.split import places_of_parts
 from superbloom.prepare.interactions.tables import Log
 from superbloom.progress import Watch
 
@@ -35,8 +34,8 @@ class Events:
     """The sorted events of a log, in Parquet files of its temporary folder.
 
     items/    item, count, number: the items that are kept, numbered by name for now
-    users/    user, count: the users that are kept, by name; if files say what is held out, also those of split.py
-    sorted/   number, and for split="time" at: the item and the time of each event
+    users/    user, count: the users that are kept, by name
+    sorted/   number: the item of each event; for split="time" also at, its time; part if files say what is held out
     """
 
     folder: Path
@@ -77,7 +76,7 @@ def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: 
         users = step(_kept_users(kept, options), "users")
     with watch("ordering events", None, False):
         ordered = kept.semi_join(users, "user").order_by("user", *part, "at", "number")
-        wanted = ("number", "at") if options.split == "time" else ("number",)
+        wanted = ("number", "at") if options.split == "time" else ("number", *part)
         engine.write(ordered.select(*wanted), folder / "sorted")
     return Events(folder, log.seen, missing | filtered)
 
@@ -148,8 +147,7 @@ def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
 
 
 def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
-    places = places_of_parts() if options.is_split else {}
-    counted = kept.group_by("user").agg(count=_.count(), **_held_out(options), **places)
+    counted = kept.group_by("user").agg(count=_.count(), **_held_out(options))
     return counted.filter(_is_frequent(counted, options.min_user_count, options)).order_by("user")
 
 

@@ -7,11 +7,10 @@ is asked that another one precedes. The context of a pair (columns.py) is in no 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
-from ibis import _
 
 from superbloom.config import InteractionsOptions
 from superbloom.config.readers import Split
@@ -56,30 +55,23 @@ def cut_rows(rule: Split, keys: pa.Array, offsets: np.ndarray, times: np.ndarray
     return Cuts(split, valid_from, test_from)
 
 
-def places_of_parts() -> dict[str, Any]:
-    """What the events of a user are for, as Ibis expressions: where parts begin in the row, and its split."""
-    is_context = (_.part == CONTEXT).any()
-    return {
-        "valid_from": (_.part < VALID).sum(),
-        "test_from": (_.part < TEST).sum(),
-        "split": is_context.ifelse(_.part.max() - CONTEXT, 0),
-    }
-
-
-def own_cuts(users: pa.Table, keys: pa.Array, options: InteractionsOptions) -> Cuts:
-    """Cut rows as files say. users: what places_of_parts found.
+def own_cuts(parts: np.ndarray, keys: pa.Array, offsets: np.ndarray, options: InteractionsOptions) -> Cuts:
+    """Cut rows as files say. parts: what each event is for (columns.py), ascending within each row.
 
     Without --valid, validation asks the last element of each row of three or more training elements, as --split last
     does. Sessions are held out whole, by their keys, as --split user does.
     """
-    valid_from, test_from, split = (users[name].to_numpy() for name in ("valid_from", "test_from", "split"))
+    begins = offsets[:-1]
+    valid_from, test_from = (np.add.reduceat(parts < part, begins, dtype=np.int32) for part in (VALID, TEST))
+    has_context = np.logical_or.reduceat(parts == CONTEXT, begins)
+    split = np.where(has_context, np.maximum.reduceat(parts, begins) - CONTEXT, SPLITS["train"])
     if not options.valid and options.format == "sessions":
         is_valid = (split == SPLITS["train"]) & (valid_from >= 2) & (split_of(keys.to_pylist()) == SPLITS["valid"])
         valid_from = np.where(is_valid, 1, valid_from)
         split = np.where(is_valid, SPLITS["valid"], split)
     elif not options.valid:
         valid_from = valid_from - ((split == SPLITS["train"]) & (valid_from >= 3))
-    return Cuts(split.astype(np.int8), valid_from.astype(np.int32), test_from.astype(np.int32))
+    return Cuts(split.astype(np.int8), valid_from.astype(np.int32), test_from)
 
 
 def own_rule(options: InteractionsOptions) -> str:
