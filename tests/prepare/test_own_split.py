@@ -15,9 +15,11 @@ from superbloom.corpus import SPLITS, cut_segments, split_of
 from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.memory import REMEMBERED_SPLITS, Events
+from superbloom.prepare.files import open_lines
 from superbloom.prepare.interactions import from_interactions, prepare_interactions
 from tests.support.cases import CASES
 from tests.support.logs import LOG, lines, reference, table
+from tests.support.real_data import real_data
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from("uvwx"), st.sampled_from("abcdef"), st.integers(0, 6), st.integers(0, 2)), max_size=60
@@ -249,3 +251,20 @@ def test_a_table_of_another_kind_is_refused_by_name():
     other = pa.table({"user_id": ["u"], "item_id": [True]})
     with pytest.raises(InputError, match="column 'item_id' of the test table is bool"):
         from_interactions(table(TRAIN), test=other)
+
+
+@pytest.mark.system
+def test_every_pair_of_nowplaying_is_asked_once(prepared):
+    files = [
+        real_data("interactions", f"gcegnn_Nowplaying_{name}.txt.xz")
+        for name in ("train_sessions", "test_prefix_target")
+    ]
+    corpus = prepared(files[0], format="sessions", test=files[1])
+    pairs = [line.split("\t") for line in open_lines(files[1])]
+    held_out = HeldOut.of(corpus, "test", 50)
+    found = zip(held_out.before, held_out.targets.tolist(), strict=True)
+    questions = [(" ".join(corpus.vocab.names(before.tolist())), corpus.vocab.name(target)) for before, target in found]
+    assert sorted(questions) == sorted(map(tuple, pairs))
+    assert len(questions) == 89_824
+    names = {name for file in files for line in open_lines(file) for name in line.split()}
+    assert corpus.num_ids == len(names)  # nothing is cut
