@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from superbloom import Corpus
+from superbloom import Corpus, Superbloom
 from superbloom.corpus import SPLITS, cut_segments, split_of
 from superbloom.errors import InputError
 from superbloom.evaluate.held_out import HeldOut
@@ -251,6 +251,23 @@ def test_a_table_of_another_kind_is_refused_by_name():
     other = pa.table({"user_id": ["u"], "item_id": [True]})
     with pytest.raises(InputError, match="column 'item_id' of the test table is bool"):
         from_interactions(table(TRAIN), test=other)
+
+
+@pytest.mark.system
+def test_a_model_answers_every_question_and_misses_items_it_has_never_seen():
+    rng = np.random.default_rng(0)
+    ring = [[f"{(start + step) % 30}" for step in range(6)] for start in rng.integers(30, size=400)]
+    pairs = [(session[:3], session[3]) for session in ring[300:]] + [(["1", "2"], "new")] * 50
+    corpus = Corpus.from_sessions(ring[:200], valid=ring[200:320], test=pairs)
+    assert corpus.num_asked("valid") == 5 * 120
+    model = Superbloom(preset="sequence", dim=16, ffn_dim=32, seq_len=8).fit(corpus, steps=3, quiet=True)
+    figures = model.evaluate(corpus)
+    assert figures["rows"] == corpus.num_asked("test") == 150
+    assert figures["recall"]["1"]["value"] == pytest.approx(
+        100 / 150
+    )  # counting knows the ring; nobody knows the new item
+    assert figures["yardsticks"]["counting"]["1"]["value"] == pytest.approx(100 / 150)
+    assert model.evaluate(corpus, split="valid", yardsticks=False)["rows"] == 600
 
 
 @pytest.mark.system
