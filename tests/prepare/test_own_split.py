@@ -217,6 +217,8 @@ def test_every_asked_element_of_a_split_is_counted_by_limits(tmp_path):
         ({"test": "log.csv"}, "'log.csv' is given twice, among the files of the log, of --valid and of --test"),
         ({"test": "none.csv"}, "'none.csv' cannot be read"),
         ({"valid": "other.csv"}, "'other.csv' has no column 'user_id'; it has 'user', 'item_id'"),
+        ({"format": "sessions"}, "no line of 'log.csv' holds a space or a tab, so each would be a session of one item"),
+        ({"format": "sessions", "test": "pairs", "valid": "pairs"}, "'pairs' is given twice"),
         ({"format": "sessions", "test": "pairs"}, "line 70,001 of 'pairs' is 'a b'; the lines before it are"),
     ],
 )
@@ -224,10 +226,12 @@ def test_files_that_cannot_say_what_is_held_out_are_refused(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("user_id,item_id,ts\nu,a,1\nu,b,2\n")
     (tmp_path / "other.csv").write_text("user,item_id\nu,a\n")
+    (tmp_path / "pairs.train").write_text("a b c\n")
     (tmp_path / "pairs").write_text("a\tb\n" * 70_000 + "a b\n")
     (tmp_path / "test.csv").write_text("user_id,item_id,ts\nu,b,3\n")
+    log = "pairs.train" if "pairs" in options.values() else "log.csv"
     with pytest.raises(InputError, match=message) as error:
-        prepare_interactions("log.csv", "corpus", **{"test": "test.csv"} | options)
+        prepare_interactions(log, "corpus", **{"test": "test.csv"} | options)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "corpus").exists()
 
@@ -251,6 +255,8 @@ def test_a_table_of_another_kind_is_refused_by_name():
     other = pa.table({"user_id": ["u"], "item_id": [True]})
     with pytest.raises(InputError, match="column 'item_id' of the test table is bool"):
         from_interactions(table(TRAIN), test=other)
+    with pytest.raises(InputError, match="the valid table has no column 'user_id'; it has 'user', 'item_id'"):
+        from_interactions(table(TRAIN), valid=other.rename_columns(["user", "item_id"]))
 
 
 @pytest.mark.system

@@ -84,7 +84,7 @@ def from_interactions(
     frames = {name: frame for name, frame in frames.items() if frame is not None or name == "train"}
     chosen = _options_of(frames, {"user": user, "item": item, **options})
     columns = Columns.of(chosen)
-    tables = {name: table_of_frame(frame, columns) for name, frame in frames.items()}
+    tables = {name: table_of_frame(frame, columns, _called(name)) for name, frame in frames.items()}
     return _corpus_of(tables, columns, chosen, type(events).__name__)
 
 
@@ -107,15 +107,16 @@ def from_sessions(sessions: Any, *, valid: Any = None, test: Any = None, **optio
 
 def _options_of(given: dict[str, Any], options: dict[str, Any]) -> InteractionsOptions:
     """The options for tables, of which those that are held out stand for files."""
-    held_out = {name: f"the {name} table" for name in given if name != "train"}
+    held_out = {name: _called(name) for name in given if name != "train"}
     return reader_options(InteractionsOptions, None, options | held_out).with_defaults()
+
+
+def _called(name: str) -> str:
+    return "the table" if name == "train" else f"the {name} table"
 
 
 def _corpus_of(tables: dict[str, pa.Table], columns: Columns, options: InteractionsOptions, source: str) -> Corpus:
     with working(options, None) as (engine, folder):
-        named = {
-            "the table" if name == "train" else f"the {name} table": of_part(table, PARTS[name])
-            for name, table in tables.items()
-        }
+        named = {_called(name): of_part(table, PARTS[name]) for name, table in tables.items()}
         log = log_of_tables(named, columns, folder / "log")
         return assemble(sort_events(log, options, engine, folder, unwatched), options, source, unwatched)

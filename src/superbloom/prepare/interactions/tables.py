@@ -57,8 +57,15 @@ from superbloom.progress import Progress
 
 BATCH_EVENTS = 2**18
 SCHEMA = pa.schema(
-    {"user": pa.string(), "item": pa.string(), "time": pa.int64(), "fraction": pa.float64(), "row": pa.int64()}
-).append(pa.field("part", pa.int8()))
+    {
+        "user": pa.string(),
+        "item": pa.string(),
+        "time": pa.int64(),
+        "fraction": pa.float64(),
+        "row": pa.int64(),
+        "part": pa.int8(),
+    }
+)
 
 
 @dataclass
@@ -245,7 +252,7 @@ def log_of_tables(tables: Mapping[str, pa.Table], columns: Columns, folder: Path
     return _copy(pieces, columns, folder)
 
 
-def table_of_frame(frame: Any, columns: Columns) -> pa.Table:
+def table_of_frame(frame: Any, columns: Columns, where: str = "the table") -> pa.Table:
     """The columns of a DataFrame of any kind that narwhals knows, not converted and named user, item, time, rating."""
     import narwhals as nw
 
@@ -257,7 +264,7 @@ def table_of_frame(frame: Any, columns: Columns) -> pa.Table:
             "prepare_interactions)"
         ) from None
     names = data.collect_schema().names()
-    chosen = {role: names[find_column(name, names, "the table")] for role, name in columns.wanted().items()}
+    chosen = {role: names[find_column(name, names, where)] for role, name in columns.wanted().items()}
     selected = data.select(*dict.fromkeys(chosen.values()))
     eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
     return pa.table(

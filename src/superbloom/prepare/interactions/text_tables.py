@@ -22,14 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import (
-    ALLOWED,
-    RECBOLE_TYPE,
-    TRAIN,
-    Columns,
-    find_column,
-    whole,
-)
+from superbloom.prepare.interactions.columns import ALLOWED, RECBOLE_TYPE, TRAIN, Columns, find_column, whole
 from superbloom.prepare.interactions.sessions import are_pairs, sessions_table
 from superbloom.prepare.report import Notice
 
@@ -89,6 +82,11 @@ def read_text(
         notice(
             f"'{file.name}' is read as lines `user item item …`: is the first field of each line a user? If it is an "
             "item, use --format sessions"
+        )
+    if is_sessions and not any(len(line.split()) > 1 for line in lines):
+        raise InputError(
+            f"no line of '{file.name}' holds a space or a tab, so each would be a session of one item; separate items "
+            "by spaces"
         )
     has_pairs = is_sessions and are_pairs(lines, file.part)
     if has_pairs:
