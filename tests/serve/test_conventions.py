@@ -11,7 +11,7 @@ from superbloom.cli import app
 from superbloom.config import HeadOptions, Settings, environment_name
 from superbloom.serve.logs import JsonFormatter
 from tests.support.asking import MISSPELT, ONE, asking
-from tests.support.servers import request, serve
+from tests.support.servers import request, serve, until
 
 
 def test_probes_have_both_names(names):
@@ -66,6 +66,7 @@ def test_a_server_takes_its_options_from_the_environment_and_logs_json(model, tm
         assert (card["limits"]["k"], card["prior"]) == (7, False)
         assert len(server.workers()) == 2
         assert request(f"{url}/v1/predict", {"context": [ONE], "k": 8})[0] == 422
+        until(lambda: '"/v1/predict"' in server.printed)  # a request is logged after its answer was sent
         lines = [json.loads(line) for line in server.printed.splitlines()]
     assert all(line.keys() >= {"time", "level", "message"} for line in lines)
     requests = [(line["path"], line["code"]) for line in lines if line["message"] == "request"]

@@ -379,6 +379,17 @@ def test_an_exception_in_a_worker_is_logged_and_fails_alone(model, tmp_path):
         assert len(server.workers()) == 1
 
 
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_workers_hold_the_weights_in_the_precision_that_is_asked_for(model, tmp_path, precision):
+    predictor = Predictor(serving.of_names().model, precision=precision)
+    with serve(tmp_path, model, "--port", 0, "--precision", precision) as server:
+        url = server.ready()
+        assert request(f"{url}/v1/model")[1]["precision"] == precision
+        with asking(url, 1, predictor) as clients:
+            more(clients, 5)
+        assert clients.wrong == []
+
+
 def proportional_memory(model: Path, folder: Path, number: int) -> float:
     """Megabytes of all processes of a server; shared pages are divided among those that share them."""
     with serve(folder, model, "--port", 0, "--workers", number) as server:

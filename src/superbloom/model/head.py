@@ -39,7 +39,7 @@ class Head:
         self.network, self.precision = network, precision
         weight, _ = network.output_layer()  # (m, buckets, d)
         groups = [weight.flatten(0, 1)] if network.config.softmax == "joint" else list(weight)
-        make = None if weight.is_meta else PRODUCTS[precision]
+        make = PRODUCTS[precision]
         self._products = [] if make is None else [make(group.detach()) for group in groups]
 
     @torch.inference_mode()

@@ -69,13 +69,13 @@ def serve(
         raise InputError(f"--report {report} has no metrics.json; give a folder that `superbloom evaluate --out` wrote")
     notice = configure(settings.log_format, notice)
 
-    def predictor_of(model: Model) -> Predictor:
+    def predictor_of(model: Model, precision: str) -> Predictor:
         return Predictor(model, precision=precision, prior=prior, network_only=network_only)
 
     def load_to_compute() -> tuple[Predictor, Any]:
         """For the workers: the whole model, and which files it is."""
         stored, files = _consistent(folder, lambda: load_model(folder, copy=copy))
-        return predictor_of(stored.model), files
+        return predictor_of(stored.model, precision), files
 
     def load() -> Served:
         """The model in the workers and, without its weights, in this process: the same files."""
@@ -89,7 +89,9 @@ def serve(
                     metrics = metrics | {"test": read_json(report / "metrics.json", MAX_METRICS_BYTES)}
                 if workers.source() == files:
                     workers.wait()
-                    return Served(predictor_of(model), folder.resolve().name, training, metrics, mapped, workers)
+                    reader = predictor_of(model, "fp32")  # it has no weights to round
+                    name = folder.resolve().name
+                    return Served(reader, name, training, metrics, mapped, workers, precision)
             except BaseException:
                 workers.close()
                 raise

@@ -48,6 +48,7 @@ class Served:
     metrics: dict[str, Any] = field(default_factory=dict)
     mapped: Mapped = field(default_factory=Mapped)
     workers: Workers | None = None
+    precision: str | None = None  # of the weights in the workers
 
     @property
     def lanes(self) -> int:
@@ -152,7 +153,7 @@ class Service:
             "layers": config.layers,
             "seq_len": config.seq_len,
             "parameters": model.network.num_parameters(),
-            "precision": self.predictor.head.precision,
+            "precision": self.served.precision or self.predictor.head.precision,
             "prior": self.predictor.prior and self.predictor.model.prior is not None,
             "memory": None if self.predictor.memory is None else self.predictor.memory.kind,
             "separate_targets": model.vocab is not model.target_vocab,
