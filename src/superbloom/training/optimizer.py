@@ -23,7 +23,7 @@ class RowAdam(torch.optim.AdamW):
     rows. The state has the form of AdamW's.
 
     With average, the state also holds a running mean of the weights. Each step enters it with a share of 1 − average,
-    and with more in the beginning. The mean predicts better than the weights of any single step (docs/speedrun.md). It
+    and with more in the beginning. The mean predicts better than the weights of any single step (docs/training.md). It
     is available at any time, while a learning rate that decays to zero has to know the last step. It covers all rows,
     so average and by_row exclude each other.
     """
