@@ -21,9 +21,9 @@ def plan(
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """Choose alpha, m and d for a catalogue, a time (--minutes) and a memory, as `train` does, and show what they cost.
+    """Choose alpha, m and d for a catalogue, a time (--minutes) and a memory, and show what they cost.
 
-    Examples: superbloom plan --ids 20000; superbloom plan --ids 5300000 --memory 16GB --minutes 600
+    `train` chooses the same.
     """
     from superbloom.errors import InputError
     from superbloom.training.choice import CHOSEN, choose
