@@ -23,7 +23,6 @@ from superbloom.errors import InputError
 
 DEFAULT_MINUTES = 5.0
 MAX_MINUTES = 1e6
-COOLDOWN = 0.5  # share of a training of known length
 COUNT_OPTIONS = {"count_engine", "count_master", "count_mb"}  # where pairs are counted says nothing about the model
 
 
@@ -36,11 +35,8 @@ class TrainConfig:
     batch_size: int = option(128, "segments per step, over all processes", whole(1))
     learning_rate: float = option(2e-3, "highest learning rate", POSITIVE)
     warmup: int = option(200, "steps until the highest learning rate; it falls with 1/sqrt(step) after", whole(1))
-    cooldown: float | None = option(
-        None,
-        "last share of the training in which the learning rate also falls linearly to 0",
-        FROM_0_TO_1,
-        shown_default=f"{COOLDOWN} with --minutes; 0 with --steps, so that a run can be continued",
+    cooldown: float = option(
+        0.0, "last share of the training in which the learning rate also falls linearly to 0; 0: none", FROM_0_TO_1
     )
     weight_decay: float = option(0.0, "decoupled weight decay", NOT_NEGATIVE)
     clip: float = option(1.0, "largest norm of the gradient", POSITIVE)
@@ -104,11 +100,6 @@ class TrainConfig:
         if self.count_master is not None and self.count_engine != "spark":
             found.append(f"count_master={self.count_master!r:.80}: only with count_engine='spark'")
         refuse(found)
-
-    @property
-    def cooled_share(self) -> float:
-        """The share of the training in which the learning rate falls to 0: none if more steps may follow."""
-        return self.cooldown if self.cooldown is not None else 0.0 if self.minutes is None else COOLDOWN
 
     @property
     def counting(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Training(L.LightningModule):
         step, seed = self.global_step, self.config.seed
         if self.model.config.dropout:
             torch.manual_seed(_mix(seed, step, 1 + self.global_rank))
-        schedule = inverse_root(step, self.config.warmup) * cooled(self.done, self.config.cooled_share)
+        schedule = inverse_root(step, self.config.warmup) * cooled(self.done, self.config.cooldown)
         self.rate = self.config.learning_rate * schedule
         for group in self.trainer.optimizers[0].param_groups:
             group.update(lr=self.rate, weight_decay=self.config.weight_decay)
