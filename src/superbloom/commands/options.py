@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from superbloom.config import PRESETS, HeadOptions, WriteOptions, make
+from superbloom.config import PRESETS, HeadOptions, WriteOptions, environment_name, make
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
@@ -45,10 +45,13 @@ MAX_GIGABYTES = 1e6  # larger numbers are mistakes
 Command = Callable[..., None]
 
 
-def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: Sequence[str] = ()) -> Callable[[Command], Command]:
+def options_of(
+    *kinds: type, leave_out: Sequence[str] = (), panels: Sequence[str] = (), environment: bool = False
+) -> Callable[[Command], Command]:
     """Give a command an option for every field of these dataclasses that has a help text.
 
     panels: in --help, where the options of each dataclass stand that are not common; common ones stand first.
+    environment: also take each option from its environment variable.
     """
 
     def decorate(command: Command) -> Command:
@@ -58,7 +61,8 @@ def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: Sequence[str
             hints = get_type_hints(kind)
             for spec in fields(kind):
                 if "help" in spec.metadata and spec.name not in leave_out:
-                    annotation = _annotation(spec, hints[spec.name], None if spec.metadata["common"] else panel)
+                    place = None if spec.metadata["common"] else panel
+                    annotation = _annotation(spec, hints[spec.name], place, environment)
                     parameters.append(
                         inspect.Parameter(
                             spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -111,7 +115,7 @@ def _bytes(name: str, gigabytes: float) -> int:
     return int(gigabytes * BYTES_PER_GB)
 
 
-def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
+def _annotation(spec: Field[Any], hint: Any, panel: str | None, environment: bool) -> Any:
     kind, _ = kind_of(hint)
     flag, choices = spec.metadata["flag"], choices_of(kind)
     type_ = _command_line_type(spec, kind)
@@ -122,6 +126,8 @@ def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
         metavar="<word>" if choices else None,
         rich_help_panel=panel,
         show_default=False,
+        envvar=environment_name(spec.name) if environment else None,
+        show_envvar=False,  # in 80 columns the names would be cut; the help of the command states the rule
     )
     return Annotated[type_ | None, option]
 

@@ -1,7 +1,7 @@
 """Every option and its default, written once. The command line, Python and HTTP are made from these classes."""
 
 from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig, with_proportions
-from superbloom.config.option import check_known, document, make
+from superbloom.config.option import check_known, document, environment_name, make
 from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
 from superbloom.config.query import (
     RARELY_REPEATED,
@@ -45,6 +45,7 @@ __all__ = [
     "WriteOptions",
     "check_known",
     "document",
+    "environment_name",
     "make",
     "preset_options",
     "split_options",

@@ -145,6 +145,15 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**given)
 
 
+def environment_name(name: str) -> str:
+    """The environment variable of an option of `superbloom serve`.
+
+    >>> environment_name("max_k")
+    'SUPERBLOOM_MAX_K'
+    """
+    return f"SUPERBLOOM_{name.upper()}"
+
+
 def check_known(given: Iterable[str], known: Iterable[str]) -> None:
     """Raise InputError if an option is unknown."""
     if unknown := sorted(set(given) - set(known)):
