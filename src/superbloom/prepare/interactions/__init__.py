@@ -1,13 +1,13 @@
 """Interaction logs: one row per user, items in the order of events (docs/interactions.md).
 
     tables.py        files or a DataFrame → Parquet files of user, item, time (text_tables.py: any text file;
-                     columns.py: names and times)
+                     columns.py: names and times; names.py: names as numbers)
     engines.py       DuckDB, or Spark for logs beyond one machine
     events.py        clean, filter and sort the events, as Ibis expressions that an engine runs
     assemble.py      sorted events → ids by frequency, rows, the corpus (split.py: what is held out)
 
-Each step writes Parquet files to a temporary folder, and both engines sort text by its bytes. So both give the same
-corpus, and neither holds the log in memory.
+What grows with the log lies in files of a temporary folder, and text is sorted by its bytes. So both engines give the
+same corpus, and neither holds the log in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def prepare_interactions(
         with working(options, out) as (engine, folder):
             found = find_files(paths, folder)
             with watch("reading", total_bytes([file.path for file in found]), True) as progress:
-                log = log_of_files(found, options, folder / "log", progress, notice)
+                log = log_of_files(found, options, folder, progress, notice)
             events = sort_events(log, options, engine, folder, watch)
             corpus = assemble(events, options, source_of(paths), watch)
         corpus.save(out, overwrite=overwrite)
@@ -74,6 +74,6 @@ def from_interactions(
     """
     chosen = reader_options(InteractionsOptions, None, {"user": user, "item": item, **options})
     with working(chosen, None) as (engine, folder):
-        log = log_of_frame(events, Columns.of(chosen), folder / "log")
+        log = log_of_frame(events, Columns.of(chosen), folder, chosen.memory)
         found = sort_events(log, chosen, engine, folder, unwatched)
         return assemble(found, chosen, type(events).__name__, unwatched)

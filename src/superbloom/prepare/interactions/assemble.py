@@ -5,14 +5,11 @@ Memory holds the names, the length of each row and four bytes per event, which a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from superbloom.config import InteractionsOptions
 from superbloom.corpus import Corpus, Vocab
@@ -20,11 +17,9 @@ from superbloom.errors import InputError
 from superbloom.prepare.interactions.events import Events
 from superbloom.prepare.interactions.split import SPLIT_RULES, cut_rows
 from superbloom.prepare.report import Report
-from superbloom.prepare.scratch import mapped
 from superbloom.progress import Watch
 
 CHUNK_EVENTS = 2**22
-BATCH_EVENTS = 2**18
 HOW_IT_IS_READ = ("engine", "memory", "format", "encoding")  # options that say nothing about the corpus
 
 
@@ -47,20 +42,19 @@ class InteractionsReport(Report):
 def assemble(events: Events, options: InteractionsOptions, source: str, watch: Watch) -> Corpus:
     """The corpus of sorted events. It stays usable after its temporary files are removed."""
     with watch("numbering items", None, False):
-        users = events.table("users")
-        if not len(users):
+        if not len(events.users):
             raise InputError(
                 f"no user has {options.min_user_count} events left; lower --min-user-count or --min-item-count"
             )
-        offsets = np.concatenate([[0], np.cumsum(users["count"].to_numpy(), dtype=np.int64)])
-        ids, times = _read_events(events, int(offsets[-1]), options.split == "time")
-        vocab = _number(ids, events.table("items"))
-        keys = _one_chunk(users["user"].cast(pa.large_string()))
-        cuts = cut_rows(options.split, keys, offsets, times, events.folder)
+        offsets = np.concatenate([[0], np.cumsum(events.lengths)])
+        ids = events.ids
+        assert len(ids) == offsets[-1]
+        vocab = _number(ids, events.items)
+        cuts = cut_rows(options.split, events.users, offsets, events.times, events.folder)
     values = pa.Array.from_buffers(pa.int32(), len(ids), [None, pa.py_buffer(ids)])  # without a copy
     sequences = pa.table(
         {
-            "key": keys,
+            "key": events.users,
             "ids": pa.LargeListArray.from_arrays(pa.array(offsets), values),
             "split": cuts.split,
             "valid_from": pa.array(cuts.valid_from, pa.int32()),
@@ -76,32 +70,7 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
     return Corpus(vocab, sequences, info=info)
 
 
-def _read_events(events: Events, total: int, timed: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """The item number and, if timed, the time of each event, as arrays in files."""
-    ids = mapped(events.folder / "ids", np.int32, total)
-    times = mapped(events.folder / "times", np.float64 if events.seen.fractions else np.int64, total) if timed else None
-    filled = 0
-    for batch in _batches(events.parts("sorted"), ["number", "at"] if timed else ["number"]):
-        here = slice(filled, filled := filled + len(batch))
-        ids[here] = batch["number"].to_numpy()
-        if times is not None:
-            times[here] = _time_numbers(batch["at"])
-    assert filled == total
-    return ids, times
-
-
-def _batches(parts: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    for part in parts:
-        with pq.ParquetFile(part, pre_buffer=False) as file:
-            yield from file.iter_batches(BATCH_EVENTS, columns=columns, use_threads=False)
-
-
-def _time_numbers(times: pa.Array) -> np.ndarray:
-    times = times.cast(pa.timestamp("us")) if pa.types.is_date(times.type) else times
-    return (times.cast(pa.int64()) if pa.types.is_timestamp(times.type) else times).to_numpy()
-
-
-def _number(ids: np.ndarray, items: pa.Table) -> Vocab:
+def _number(ids: np.ndarray, items: pa.LargeStringArray) -> Vocab:
     """The vocabulary by falling count. ids are numbers by name at first, and are changed in place."""
     counts = np.zeros(len(items), np.int64)
     for start in range(0, len(ids), CHUNK_EVENTS):
@@ -114,12 +83,7 @@ def _number(ids: np.ndarray, items: pa.Table) -> Vocab:
     new[ranked] = np.arange(len(ranked), dtype=np.int32)
     for start in range(0, len(ids), CHUNK_EVENTS):
         ids[start : start + CHUNK_EVENTS] = new[ids[start : start + CHUNK_EVENTS]]
-    names = _one_chunk(items["item"].cast(pa.large_string())).take(pa.array(ranked))
-    return Vocab.from_ranked(names, counts[ranked])
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return Vocab.from_ranked(items.take(pa.array(ranked)), counts[ranked])
 
 
 def _dropped(events: Events, options: InteractionsOptions, kept: int) -> dict[str, int]:

@@ -101,7 +101,8 @@ def names_of(column: pa.ChunkedArray, name: str, where: str) -> pa.Array:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
         raise InputError(f"{where} holds bytes that are not UTF-8 text; {ALLOWED}") from None
-    return pc.if_else(pc.equal(text, ""), None, text)
+    is_empty = pc.equal(text, "")
+    return pc.if_else(is_empty, None, text) if pc.any(is_empty).as_py() else text
 
 
 def _inexact(column: pa.Array) -> bool:
