@@ -54,7 +54,7 @@ from superbloom.progress import Progress
 
 BATCH_EVENTS = 2**18
 MAX_WAITING_EVENTS = 2**22
-NAMES_SHARE = 1 / 16  # of the memory: names that wait for their codes, and again names that have one, of each column
+NAMES_SHARE = 1 / 8  # of the memory: names that wait for their codes, and again names that have one, of each column
 PLACES = {"compression": "none", "use_dictionary": False, "write_statistics": False}  # how numbers are written
 CODES = pa.schema({"user": pa.int64(), "item": pa.int64(), "time": pa.int64(), "fraction": pa.float64()})
 
@@ -305,7 +305,7 @@ def _write_codes(pieces: Iterable[pa.Table], coders: dict[str, Coder], folder: P
 
         for piece in pieces:
             waiting.append(piece)
-            size = sum(table.nbytes for table in waiting)
+            size = sum(table.select(["user", "item"]).nbytes for table in waiting)
             if size >= max_bytes or sum(table.num_rows for table in waiting) >= MAX_WAITING_EVENTS:
                 flush()
         flush()
