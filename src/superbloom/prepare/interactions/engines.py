@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import ibis
 import ibis.expr.types as ir
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,6 +40,9 @@ class Engine(Protocol):
     def keep(self, table: ir.Table, name: str) -> ir.Table:
         """Compute a table once, for the steps that follow. Its rows are in any order."""
 
+    def distinct(self, table: ir.Table, name: str) -> ir.Table:
+        """Compute the distinct rows of a table without nulls once, for the steps that follow."""
+
     def batches(self, table: ir.Table, name: str) -> Iterator[pa.RecordBatch]:
         """The rows of a table, in its order. They are not in memory together."""
 
@@ -52,6 +56,13 @@ class DuckDB:
 
     def keep(self, table: ir.Table, name: str) -> ir.Table:
         return self.backend.create_table(name, table, temp=True)
+
+    def distinct(self, table: ir.Table, name: str) -> ir.Table:
+        # The steps that follow take half of the time on sorted rows, which SELECT DISTINCT does not give.
+        batches = self.batches(table.order_by("user", "at", "item"), name)
+        reader = pa.RecordBatchReader.from_batches(table.schema().to_pyarrow(), _without_repeats(batches))
+        self.backend.con.cursor().from_arrow(reader).create(name)
+        return self.backend.table(name)
 
     def batches(self, table: ir.Table, name: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         # subtle: to_pyarrow_batches of Ibis 12 calls a method that DuckDB 2 does not have.
@@ -75,6 +86,19 @@ def _duckdb(folder: Path, memory: int) -> Iterator[Engine]:
         backend.disconnect()
 
 
+def _without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sorted rows without those that equal the row before."""
+    last: list[Any] | None = None
+    for batch in batches:
+        columns = [column.to_numpy() for column in batch.columns]
+        is_new = np.zeros(len(batch), bool)
+        is_new[0] = last is None or any(column[0] != value for column, value in zip(columns, last, strict=True))
+        for column in columns:
+            is_new[1:] |= column[1:] != column[:-1]
+        yield batch if is_new.all() else batch.filter(pa.array(is_new))
+        last = [column[-1] for column in columns]
+
+
 class Spark:
     """Executors write what they compute as Parquet files in the temporary folder; this process reads it from there."""
 
@@ -87,6 +111,9 @@ class Spark:
     def keep(self, table: ir.Table, name: str) -> ir.Table:
         table.to_parquet(self.folder / name)
         return self.read(self.folder / name)
+
+    def distinct(self, table: ir.Table, name: str) -> ir.Table:
+        return self.keep(table.distinct(), name)
 
     def batches(self, table: ir.Table, name: str) -> Iterator[pa.RecordBatch]:
         table.to_parquet(self.folder / name)

@@ -56,9 +56,11 @@ def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: 
         raw = _named(engine.read(log.folder), log)
         missing = _only_row(engine.batches(_missing(raw), "missing"))
         _check_events(missing, log, options)
-        events = _clean(raw, options)
-        if options.time is not None or options.drop_repeats:
-            events = engine.keep(events, "events")
+        events = raw.drop_null()
+        if options.drop_repeats:  # the first event of each user and item
+            events = engine.keep(events.group_by("user", "item").agg(at=deferred["at"].min()), "events")
+        elif options.time is not None:
+            events = engine.distinct(events, "events")
         counts = engine.keep(events.group_by("item").agg(count=deferred.count()), "counts")
         items = engine.keep(_kept_items(counts, options), "items")
         filtered = _only_row(engine.batches(_filtered(counts, items, options), "filtered"))
@@ -131,14 +133,6 @@ def _missing(raw: ir.Table) -> ir.Table:
         item=(raw.user.notnull() & raw.item.isnull()).sum(),
         at=(named & raw["at"].isnull()).sum(),
     )
-
-
-def _clean(raw: ir.Table, options: InteractionsOptions) -> ir.Table:
-    """Complete events, without exact repeats; with drop_repeats, the first event of each user and item."""
-    complete = raw.drop_null()
-    if options.drop_repeats:
-        return complete.group_by("user", "item").agg(at=deferred["at"].min())
-    return complete if options.time is None else complete.distinct()
 
 
 def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -> ir.Table:
