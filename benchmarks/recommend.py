@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import fields
@@ -301,8 +302,11 @@ def prepare(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Both read the same file of string ids and times, Parquet we alone; ours also cuts, orders, writes the corpus."""
     for path in events_of(given):
         command = [sys.executable, "-m", "superbloom", "prepare", "interactions", str(path), "--time", "ts"]
-        ours = timed([*command, "--out", str(given.work / "events"), "--json"])
-        found = results["prepare"][path.suffix[1:]] = {"superbloom": ours}
+        command += ["--out", str(given.work / "events"), "--json", "--overwrite"]
+        found = results["prepare"].setdefault(path.suffix[1:], {})
+        if given.before is not None:
+            found["before"] = timed(command, os.environ | {"PYTHONPATH": str(given.before)})
+        found["superbloom"] = timed(command)
         if given.rectools is not None and path.suffix == ".csv":
             script = [str(given.rectools), str(HERE / "peers" / "rectools_prepare.py"), str(path)]
             found["rectools"] = last_line(subprocess.run(script, capture_output=True, text=True))
@@ -332,10 +336,10 @@ def synthetic(*paths: Path) -> None:
     pyarrow.csv.write_csv(pa.table(columns), paths[1])
 
 
-def timed(command: list[str]) -> dict[str, float]:
+def timed(command: list[str], surroundings: Mapping[str, str] = os.environ) -> dict[str, float]:
     """Seconds on the clock and of the processor, and peak memory, of a process."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=surroundings)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command
@@ -413,6 +417,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--split", choices=("valid", "test"), default="test")
     parser.add_argument("--rectools", type=Path, help="Python of the environment of RecTools")
+    parser.add_argument("--before", type=Path, help="prepare: folder src of an earlier version, measured as well")
     parser.add_argument("--peers", nargs="*", default=["bert4rec", "sasrec"], help="models of RecTools")
     parser.add_argument(
         "--options", nargs="*", default=[], help="of the model or its training: dim=64 learning_rate=1e-3"
