@@ -7,7 +7,7 @@
     prepare   ten million synthetic events to a corpus: time and memory, beside RecTools' Dataset.construct
     engines   checksums of the corpora that DuckDB and Spark make of ML-1M
     cluster   the ten million events by DuckDB, and by a Spark master and a worker on this machine: memory, same corpus
-    report    tables of what was measured, into docs/recommend.md
+    report    tables of what was measured, into docs/recommend.md and docs/interactions.md
 
 ML-1M, Beauty: the last item of each user is asked (HR@10, NDCG@10). Nowplaying: the last click of the test sessions
 (P@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN; they are
@@ -390,7 +390,10 @@ def cluster(given: argparse.Namespace, results: dict[str, Any]) -> None:
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
     from benchmarks.recommend_report import tables
 
-    between_marks(DOC, tables(results))
+    found = tables(results)
+    if "cluster" in found:
+        between_marks(DOC.with_name("interactions.md"), {"cluster": found.pop("cluster")})
+    between_marks(DOC, found)
 
 
 def alone(function: Any, *arguments: Any) -> Any:
