@@ -15,28 +15,36 @@ from superbloom.config import InteractionsOptions
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.interactions.events import Events
-from superbloom.prepare.interactions.split import SPLIT_RULES, cut_rows
+from superbloom.prepare.interactions.split import SPLIT_RULES, cut_rows, held_out_counts, own_cuts, own_rule
 from superbloom.prepare.report import Report
 from superbloom.progress import Watch
 
 CHUNK_EVENTS = 2**22
-HOW_IT_IS_READ = ("engine", "memory", "format", "encoding")  # options that say nothing about the corpus
+# Options that say nothing about the corpus.
+HOW_IT_IS_READ = ("engine", "memory", "format", "encoding", "valid", "test")
 
 
 @dataclass
 class InteractionsReport(Report):
-    """dropped: the number of events left out, by reason."""
+    """dropped: the number of events left out, by reason. held_out: what is asked, per split, if files say it."""
 
     dropped: dict[str, int] = field(default_factory=dict)
+    held_out: dict[str, dict[str, int]] = field(default_factory=dict)
 
     train_options: ClassVar[str] = "--preset sequence "
 
     def table(self) -> list[tuple[str, str]]:
         left_out = [(f"{count:,}", f"events {reason}: left out") for reason, count in self.dropped.items()]
-        return left_out + super().table()
+        asked = [
+            (f"{count:,}", f"{split} elements {what}")
+            for split, counts in self.held_out.items()
+            for what, count in counts.items()
+        ]
+        return left_out + super().table() + asked
 
     def document(self) -> dict[str, Any]:
-        return super().document() | ({"dropped": self.dropped} if self.dropped else {})
+        found = {"dropped": self.dropped, "held out": self.held_out}
+        return super().document() | {name: counts for name, counts in found.items() if counts}
 
 
 def assemble(events: Events, options: InteractionsOptions, source: str, watch: Watch) -> Corpus:
@@ -47,14 +55,19 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
                 f"no user has {options.min_user_count} events left; lower --min-user-count or --min-item-count"
             )
         offsets = np.concatenate([[0], np.cumsum(events.lengths)])
-        ids = events.ids
+        ids, keys = events.ids, events.users
         assert len(ids) == offsets[-1]
         vocab = _number(ids, events.items)
-        cuts = cut_rows(options.split, events.users, offsets, events.times, events.folder)
+        rule = options.split
+        if rule:
+            cuts = cut_rows(rule, keys, offsets, events.times, events.folder)
+        else:
+            assert events.parts is not None
+            cuts = own_cuts(events.parts, keys, offsets, options)
     values = pa.Array.from_buffers(pa.int32(), len(ids), [None, pa.py_buffer(ids)])  # without a copy
     sequences = pa.table(
         {
-            "key": events.users,
+            "key": keys,
             "ids": pa.LargeListArray.from_arrays(pa.array(offsets), values),
             "split": cuts.split,
             "valid_from": pa.array(cuts.valid_from, pa.int32()),
@@ -65,9 +78,13 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
         "source": source,
         "options": {name: value for name, value in asdict(options).items() if name not in HOW_IT_IS_READ},
         "dropped": _dropped(events, options, len(ids)),
-        "split": SPLIT_RULES[options.split],
+        "split": SPLIT_RULES[rule] if rule else own_rule(options),
     }
-    return Corpus(vocab, sequences, info=info)
+    if rule:
+        return Corpus(vocab, sequences, info=info)
+    corpus = Corpus(vocab, sequences, info=info | {"asks": "every"})
+    corpus.info["held out"] = held_out_counts(corpus)
+    return corpus
 
 
 def _number(ids: np.ndarray, items: pa.LargeStringArray) -> Vocab:

@@ -23,7 +23,7 @@ from ibis import _ as deferred
 
 from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import Seen
+from superbloom.prepare.interactions.columns import TRAIN, Seen
 from superbloom.prepare.interactions.engines import Engine
 from superbloom.prepare.interactions.tables import Log
 from superbloom.prepare.scratch import Growing, mapped_text
@@ -37,7 +37,8 @@ class Events:
     """The sorted events of a log.
 
     users, lengths: the users that are kept, by name, and how many events each has. ids: the item of each event, a place
-    in items, which are sorted by name. times: those of the events, for split="time".
+    in items, which are sorted by name. times: those of the events, for
+    split="time". parts: what each is for, if files say it (columns.py).
     """
 
     folder: Path
@@ -48,12 +49,13 @@ class Events:
     items: pa.LargeStringArray
     ids: np.ndarray
     times: np.ndarray | None
+    parts: np.ndarray | None
 
 
 def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: Path, watch: Watch) -> Events:
     """Clean, filter and sort the events of a log."""
     with watch("counting items", None, False):
-        raw = _named(engine.read(log.folder), log)
+        raw = _named(engine.read(log.folder), log, options.is_split)
         missing = _only_row(engine.batches(_missing(raw), "missing"))
         _check_events(missing, log, options)
         events = raw.drop_null()
@@ -61,36 +63,39 @@ def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: 
             events = engine.keep(events.group_by("user", "item").agg(at=deferred["at"].min()), "events")
         elif options.time is not None:
             events = engine.distinct(events, "events")
-        counts = engine.keep(events.group_by("item").agg(count=deferred.count()), "counts")
+        counts = engine.keep(events.group_by("item").agg(count=deferred.count(), **_held_out(options)), "counts")
         items = engine.keep(_kept_items(counts, options), "items")
         filtered = _only_row(engine.batches(_filtered(counts, items, options), "filtered"))
     _check_items(filtered, options)
     with watch("counting users", None, False):
-        kept = events.join(items, "item").select("user", "at", "number")
+        part = ["part"] if options.is_split else []
+        kept = events.join(items, "item").select("user", "at", "number", *part)
         users = engine.keep(_kept_users(kept, options), "users")
     with watch("ordering events", None, False):
-        ordered = kept.semi_join(users, "user").order_by("user", "at", "number")
-        wanted = ("number", "at") if options.split == "time" else ("number",)
-        ids, times = _read_events(engine.batches(ordered.select(*wanted), "sorted"), log, folder)
+        ordered = kept.semi_join(users, "user").order_by("user", *part, "at", "number")
+        wanted = ("number", "at") if options.split == "time" else ("number", *part)
+        arrays = _read_events(engine.batches(ordered.select(*wanted), "sorted"), log, folder)
         by_name = {"user": users.order_by("user"), "item": items.order_by("item")}
         names = {
             role: _read_names(engine.batches(by_name[role], f"sorted-{role}s"), role, log, folder) for role in by_name
         }
     (users_kept, lengths), (items_kept, _) = names["user"], names["item"]
-    return Events(folder, log.seen, missing | filtered, users_kept, lengths, items_kept, ids, times)
+    return Events(folder, log.seen, missing | filtered, users_kept, lengths, items_kept, *arrays)
 
 
-def _read_events(batches: Iterable[pa.RecordBatch], log: Log, folder: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """The item of each event, and its time if the batches have it."""
-    ids, times = (
-        Growing(folder / "ids", np.int32),
-        Growing(folder / "times", np.float64 if log.seen.fractions else np.int64),
-    )
+def _read_events(
+    batches: Iterable[pa.RecordBatch], log: Log, folder: Path
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The item of each event; its time, and what it is for, if the batches have them."""
+    ids, parts = Growing(folder / "ids", np.int32), Growing(folder / "parts", np.int8)
+    times = Growing(folder / "times", np.float64 if log.seen.fractions else np.int64)
     for batch in batches:
         ids.add(batch["number"].to_numpy())
         if "at" in batch.schema.names:
             times.add(_time_numbers(batch["at"]))
-    return ids.array(), times.array() if times.size else None
+        if "part" in batch.schema.names:
+            parts.add(batch["part"].to_numpy())
+    return ids.array(), *(more.array() if more.size else None for more in (times, parts))
 
 
 def _time_numbers(times: pa.Array) -> np.ndarray:
@@ -112,10 +117,10 @@ def _read_names(
     return mapped_text(folder / f"{role}-names", names()), counts.array()
 
 
-def _named(table: ir.Table, log: Log) -> ir.Table:
-    """user and item, and at: what orders the events of a user."""
+def _named(table: ir.Table, log: Log, is_split: bool) -> ir.Table:
+    """user and item, and at: what orders the events of a user. With is_split also what each is for."""
     if log.names is not None:
-        return table
+        return table if is_split else table.drop("part")
     columns = log.columns
     return table.select(user=_text(table[columns.user]), item=_text(table[columns.item]), at=table[columns.time])
 
@@ -135,9 +140,19 @@ def _missing(raw: ir.Table) -> ir.Table:
     )
 
 
+def _held_out(options: InteractionsOptions) -> dict[str, Any]:
+    """Whether some of the events of an item or user are held out; those are kept, however few they are."""
+    return {"held_out": deferred.part.max() > TRAIN} if options.is_split else {}
+
+
+def _is_frequent(counts: ir.Table, fewest: int | None, options: InteractionsOptions) -> Any:
+    enough = counts["count"] >= fewest
+    return enough | counts["held_out"] if options.is_split else enough
+
+
 def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -> ir.Table:
     """One row: how many items and events there are, and how many the filters keep."""
-    frequent = counts["count"] >= options.min_item_count
+    frequent = _is_frequent(counts, options.min_item_count, options)
     found = counts.agg(
         distinct=counts.count(),
         most=counts["count"].max(),
@@ -149,7 +164,7 @@ def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -
 
 def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
     """The items that are kept, numbered by name for now."""
-    kept = counts.filter(counts["count"] >= options.min_item_count)
+    kept = counts.filter(_is_frequent(counts, options.min_item_count, options))
     if options.max_names is not None:
         kept = kept.order_by(ibis.desc("count"), "item").limit(options.max_names)
     number = ibis.row_number().over(order_by="item").cast("int32")
@@ -157,8 +172,8 @@ def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
 
 
 def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
-    counted = kept.group_by("user").agg(count=deferred.count())
-    return counted.filter(counted["count"] >= options.min_user_count)
+    counted = kept.group_by("user").agg(count=deferred.count(), **_held_out(options))
+    return counted.filter(_is_frequent(counted, options.min_user_count, options))
 
 
 def _check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:

@@ -11,6 +11,7 @@ The first bytes of a file decide what it is, not its name. The log becomes one P
                 none, an empty one, or NaN
     at          int64: a whole time, microseconds since 1970, or without times the place in the log; float64 if times
                 have fractions; null if there was none
+    part        int8: what the event is for (columns.py)
 
 Spark reads Parquet files with plain columns in place instead, so that its executors share the work.
 Logs are read and written in batches, so that they may be larger than the memory.
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -38,6 +40,9 @@ from superbloom.errors import InputError
 from superbloom.prepare.files import open_bytes
 from superbloom.prepare.interactions.columns import (
     ALLOWED,
+    TEST,
+    TRAIN,
+    VALID,
     Columns,
     Seen,
     find_column,
@@ -56,7 +61,9 @@ BATCH_EVENTS = 2**18
 MAX_WAITING_EVENTS = 2**22
 NAMES_SHARE = 1 / 8  # of the memory: names that wait for their codes, and again names that have one, of each column
 PLACES = {"compression": "none", "use_dictionary": False, "write_statistics": False}  # how numbers are written
-CODES = pa.schema({"user": pa.int64(), "item": pa.int64(), "time": pa.int64(), "fraction": pa.float64()})
+CODES = pa.schema(
+    {"user": pa.int64(), "item": pa.int64(), "time": pa.int64(), "fraction": pa.float64(), "part": pa.int8()}
+)
 
 
 @dataclass
@@ -72,11 +79,26 @@ class Log:
     names: dict[str, pa.LargeStringArray] | None = None
 
 
+def find_parts(paths: Iterable[str | os.PathLike[str]], options: InteractionsOptions, folder: Path) -> list[File]:
+    """The files of a log, and those of what is held out. A file may be one of them only."""
+    parts = {TRAIN: tuple(os.fspath(path) for path in paths), VALID: options.valid, TEST: options.test}
+    if shared := {name for one, other in combinations(parts.values(), 2) for name in {*one} & {*other}}:
+        raise InputError(
+            f"'{min(shared)}' is given twice, among the files of the log, of --valid and of --test; give each its own"
+        )
+    return [
+        replace(file, part=part, number=number)
+        for part, given in parts.items()
+        if given or part == TRAIN
+        for number, file in enumerate(find_files(given, folder / f"fetched-{part}"))
+    ]
+
+
 def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[File]:
     """The files of a log; those of a folder in the order of their names. Remote ones are fetched into `folder`."""
     files: list[File] = []
     for number, path in enumerate(os.fspath(path) for path in paths):
-        local = _fetched(path, folder / f"fetched-{number}") if "://" in path else Path(path)
+        local = _fetched(path, folder / str(number)) if "://" in path else Path(path)
         if path == "-" or not local.is_dir():
             files.append(File(local, path, {}))
             continue
@@ -123,6 +145,7 @@ def log_of_files(
     except (LookupError, UnicodeError):
         raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
     as_it_is = columns.time is not None and columns.time_format is None and columns.rating is None
+    as_it_is = as_it_is and not options.is_split and options.format != "sessions"
     plain = options.engine == "spark" and as_it_is and all(_is_plain(file, columns) for file in files)
     if plain and len({_kinds(file, columns) for file in files}) == 1:
         log = folder / "log"
@@ -135,7 +158,7 @@ def log_of_files(
     def pieces() -> Iterator[tuple[str, pa.Table]]:
         for file in files:
             for table in _read(file, columns, options, progress, notice):
-                yield f"'{file.name}'", table
+                yield f"'{file.name}'", of_part(table, file.part)
 
     return _copy(pieces(), columns, folder, options.memory)
 
@@ -214,8 +237,25 @@ def _read_parquet(file: File, columns: Columns, progress: Progress) -> Iterator[
     progress(file.path.stat().st_size)
 
 
-def log_of_frame(frame: Any, columns: Columns, folder: Path, memory: int) -> Log:
-    """The log in a DataFrame of any kind that narwhals knows, as a Parquet file in a subfolder of `folder`."""
+def of_part(events: pa.Table, part: int) -> pa.Table:
+    """Events with what they are for, unless they have it."""
+    if "part" in events.column_names:
+        return events
+    return events.append_column("part", pa.array(np.full(events.num_rows, part, np.int8)))
+
+
+def log_of_tables(tables: Mapping[str, pa.Table], columns: Columns, folder: Path, memory: int) -> Log:
+    """The log in tables of user, item, … by name, as a Parquet file in a subfolder of `folder`."""
+    pieces = (
+        (name, table.slice(start, BATCH_EVENTS))
+        for name, table in tables.items()
+        for start in range(0, max(1, table.num_rows), BATCH_EVENTS)
+    )
+    return _copy(pieces, columns, folder, memory)
+
+
+def table_of_frame(frame: Any, columns: Columns, where: str = "the table") -> pa.Table:
+    """The columns of a DataFrame of any kind that narwhals knows, not converted and named user, item, time, rating."""
     import narwhals as nw
 
     try:
@@ -226,14 +266,12 @@ def log_of_frame(frame: Any, columns: Columns, folder: Path, memory: int) -> Log
             "prepare_interactions)"
         ) from None
     names = data.collect_schema().names()
-    chosen = {role: names[find_column(name, names, "the table")] for role, name in columns.wanted().items()}
+    chosen = {role: names[find_column(name, names, where)] for role, name in columns.wanted().items()}
     selected = data.select(*dict.fromkeys(chosen.values()))
     eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
-    table = pa.table(
+    return pa.table(
         {role: _arrow_column(eager[name], name, role in ("time", "rating")) for role, name in chosen.items()}
     )
-    starts = range(0, max(1, table.num_rows), BATCH_EVENTS)
-    return _copy((("the table", table.slice(start, BATCH_EVENTS)) for start in starts), columns, folder, memory)
 
 
 def _arrow_column(series: Any, name: str, is_time: bool) -> pa.ChunkedArray:
@@ -288,7 +326,7 @@ def _converted(piece: pa.Table, columns: Columns, where: str, seen: Seen) -> pa.
     else:
         counted = pc.and_(pc.is_valid(user), pc.is_valid(item))
         time, fraction = times_of(piece["time"], counted, columns, where, seen)
-    return pa.table({"user": user, "item": item, "time": time, "fraction": fraction})
+    return pa.table({"user": user, "item": item, "time": time, "fraction": fraction, "part": piece["part"]})
 
 
 def _write_codes(pieces: Iterable[pa.Table], coders: dict[str, Coder], folder: Path, max_bytes: int) -> None:
@@ -301,7 +339,9 @@ def _write_codes(pieces: Iterable[pa.Table], coders: dict[str, Coder], folder: P
                 table = pa.concat_tables(waiting)
                 waiting.clear()
                 codes = [coder.codes(table[role]) for role, coder in coders.items()]
-                stream.write_table(pa.table([*codes, table["time"], table["fraction"]], CODES), BATCH_EVENTS)
+                stream.write_table(
+                    pa.table([*codes, table["time"], table["fraction"], table["part"]], CODES), BATCH_EVENTS
+                )
 
         for piece in pieces:
             waiting.append(piece)
@@ -314,7 +354,7 @@ def _write_codes(pieces: Iterable[pa.Table], coders: dict[str, Coder], folder: P
 def _write_places(names: dict[str, Names], timed: bool, log: Log, folder: Path) -> None:
     """Write the Parquet file of the log from the file of codes."""
     at_type = pa.float64() if log.seen.fractions else pa.int64()
-    schema, rows = pa.schema({"user": pa.int32(), "item": pa.int32(), "at": at_type}), 0
+    schema, rows = pa.schema({"user": pa.int32(), "item": pa.int32(), "at": at_type, "part": pa.int8()}), 0
     with (
         pa.memory_map(str(folder / "codes")) as source,
         pq.ParquetWriter(log.folder / "part-0.parquet", schema, store_schema=False, **PLACES) as writer,
@@ -324,7 +364,7 @@ def _write_places(names: dict[str, Names], timed: bool, log: Log, folder: Path) 
             at = batch["time"] if timed else pa.array(np.arange(rows, rows + len(batch)))
             if log.seen.fractions:
                 at = pc.add(at.cast(pa.float64(), safe=False), batch["fraction"])
-            writer.write_table(pa.table([*places, at], schema), BATCH_EVENTS)
+            writer.write_table(pa.table([*places, at, batch["part"]], schema), BATCH_EVENTS)
             rows += len(batch)
 
 
