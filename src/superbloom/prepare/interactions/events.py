@@ -37,8 +37,8 @@ class Events:
     """The sorted events of a log.
 
     users, lengths: the users that are kept, by name, and how many events each has. ids: the item of each event, a place
-    in items, which are sorted by name. times: those of the events, for
-    split="time". parts: what each is for, if files say it (columns.py).
+    in items, which are sorted by name. times: those of the events, for split="time". parts: what each event is for, if
+    files say it (columns.py).
     """
 
     folder: Path
@@ -95,7 +95,7 @@ def _read_events(
             times.add(_time_numbers(batch["at"]))
         if "part" in batch.schema.names:
             parts.add(batch["part"].to_numpy())
-    return ids.array(), *(more.array() if more.size else None for more in (times, parts))
+    return ids.array(), times.array() if times.size else None, parts.array() if parts.size else None
 
 
 def _time_numbers(times: pa.Array) -> np.ndarray:
