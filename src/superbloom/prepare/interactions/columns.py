@@ -130,7 +130,7 @@ def whole(values: Iterable[float | None], name: str) -> list[str | None]:
 
 def _plain(column: pa.ChunkedArray) -> tuple[pa.Array, pa.DataType]:
     """A column as one array, without a dictionary, and its type."""
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
     array = array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -74,7 +74,7 @@ class Coder:
         self._file.close()
         numbers = mapped(self.path.with_suffix(".numbers"), np.int32, self._start)
         database = new_database(self.path.with_suffix(".duckdb"), memory, threads_for(memory))
-        with database as duckdb, pa.memory_map(str(self.path)) as source:
+        with database as duckdb, pa.OSFile(str(self.path)) as source:
             names = duckdb.from_arrow(pa.ipc.open_stream(source)).order("name")
             distinct = _numbered(names.to_arrow_reader(BATCH_NAMES), numbers)
             return Names(mapped_text(self.path.with_suffix(".text"), distinct), numbers)

@@ -309,6 +309,7 @@ def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path
     max_bytes = int(memory * NAMES_SHARE)
     coders = {role: Coder(folder / role, max_bytes) for role in ("user", "item")}
     _write_codes((_converted(piece, columns, where, log.seen) for where, piece in pieces), coders, folder, max_bytes)
+    pa.default_memory_pool().release_unused()  # DuckDB needs it
     names = {role: coder.sort(memory // 2) for role, coder in coders.items()}
     _write_places(names, columns.time is not None, log, folder)
     log.names = {role: found.by_number for role, found in names.items()}
@@ -347,6 +348,7 @@ def _write_codes(pieces: Iterable[pa.Table], coders: dict[str, Coder], folder: P
             waiting.append(piece)
             size = sum(table.select(["user", "item"]).nbytes for table in waiting)
             if size >= max_bytes or sum(table.num_rows for table in waiting) >= MAX_WAITING_EVENTS:
+                del piece  # or it would stay in memory while the next one is read
                 flush()
         flush()
 
@@ -356,7 +358,7 @@ def _write_places(names: dict[str, Names], timed: bool, log: Log, folder: Path) 
     at_type = pa.float64() if log.seen.fractions else pa.int64()
     schema, rows = pa.schema({"user": pa.int32(), "item": pa.int32(), "at": at_type, "part": pa.int8()}), 0
     with (
-        pa.memory_map(str(folder / "codes")) as source,
+        pa.OSFile(str(folder / "codes")) as source,
         pq.ParquetWriter(log.folder / "part-0.parquet", schema, store_schema=False, **PLACES) as writer,
     ):
         for batch in pa.ipc.open_stream(source):
