@@ -1,13 +1,14 @@
 """Interaction logs: one row per user, items in the order of events (docs/interactions.md).
 
     tables.py        files or a DataFrame → Parquet files of user, item, time (text_tables.py: any text file;
-                     columns.py: names and times; sessions.py: lines and lists of items without a user)
+                     columns.py: names and times; names.py: names as numbers; sessions.py: lines and lists of items
+                     without a user)
     engines.py       DuckDB, or Spark for logs beyond one machine
     events.py        clean, filter and sort the events, as Ibis expressions that an engine runs
     assemble.py      sorted events → ids by frequency, rows, the corpus (split.py: what is held out)
 
-Each step writes Parquet files to a temporary folder, and both engines sort text by its bytes. So both give the same
-corpus, and neither holds the log in memory.
+What grows with the log lies in files of a temporary folder, and text is sorted by its bytes. So both engines give the
+same corpus, and neither holds the log in memory.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def prepare_interactions(
         with working(options, out) as (engine, folder):
             found = find_parts(paths, options, folder)
             with watch("reading", total_bytes([file.path for file in found]), True) as progress:
-                log = log_of_files(found, options, folder / "log", progress, notice)
+                log = log_of_files(found, options, folder, progress, notice)
             events = sort_events(log, options, engine, folder, watch)
             corpus = assemble(events, options, source_of([*paths, *options.valid, *options.test]), watch)
         corpus.save(out, overwrite=overwrite)
@@ -118,5 +119,5 @@ def _called(name: str) -> str:
 def _corpus_of(tables: dict[str, pa.Table], columns: Columns, options: InteractionsOptions, source: str) -> Corpus:
     with working(options, None) as (engine, folder):
         named = {_called(name): of_part(table, PARTS[name]) for name, table in tables.items()}
-        log = log_of_tables(named, columns, folder / "log")
+        log = log_of_tables(named, columns, folder, options.memory)
         return assemble(sort_events(log, options, engine, folder, unwatched), options, source, unwatched)

@@ -104,7 +104,8 @@ def names_of(column: pa.ChunkedArray, name: str, where: str) -> pa.Array:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
         raise InputError(f"{where} holds bytes that are not UTF-8 text; {ALLOWED}") from None
-    return pc.if_else(pc.equal(text, ""), None, text)
+    is_empty = pc.equal(text, "")
+    return pc.if_else(is_empty, None, text) if pc.any(is_empty).as_py() else text
 
 
 def _inexact(column: pa.Array) -> bool:
@@ -129,7 +130,7 @@ def whole(values: Iterable[float | None], name: str) -> list[str | None]:
 
 def _plain(column: pa.ChunkedArray) -> tuple[pa.Array, pa.DataType]:
     """A column as one array, without a dictionary, and its type."""
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
     array = array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
