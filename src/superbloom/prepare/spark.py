@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,7 @@ def spark_session(folder: Path, memory: int, master: str | None = None) -> Itera
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),  # of Python workers
     }
     if master is not None:
         settings["spark.master"] = master
