@@ -23,7 +23,7 @@ from superbloom.errors import InputError
 from superbloom.predict.recommend import leave_out, rows_of_users
 from superbloom.prepare.files import total_bytes
 from superbloom.prepare.interactions.columns import find_column, names_of
-from superbloom.prepare.interactions.engines import Engine, working
+from superbloom.prepare.interactions.engines import working
 from superbloom.prepare.interactions.histories import (
     HISTORIES,
     UserEvents,
@@ -46,14 +46,13 @@ class Source:
     """Histories of users.
 
     unknown: the names in them that the model does not know. batches: reads the histories from the start.
-    events, engine: of a log, for an engine that orders its events itself.
+    events: of a log, for an engine that orders them itself.
     """
 
     num_users: int
     unknown: Sequence[str]
     batches: Callable[[], Iterator[pa.RecordBatch]]
     events: UserEvents | None = None
-    engine: Engine | None = None
 
 
 @contextmanager
@@ -88,7 +87,6 @@ def open_source(
             sorted(unknown),
             lambda: gathered(sorted_batches(events, engine, folder, watch)),
             events,
-            engine,
         )
 
 

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from superbloom.batch.arrow import recommend_arrow, schema_of
 from superbloom.batch.sources import Source
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.histories import gathered
+from superbloom.prepare.interactions.histories import HISTORIES, gathered
 from superbloom.prepare.scratch import scratch_folder
+from superbloom.prepare.spark import literal_path
 from superbloom.storage import already_there, swap
 
 USERS_PER_TASK = 20_000
@@ -91,19 +92,17 @@ def _answer(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 def _histories(session: Any, source: Source, own: dict[str, pa.Table], folder: Path, tasks: int) -> tuple[Any, bool]:
     """The DataFrame of what tasks read, each user whole in one task; and whether its rows are sorted events."""
-    if source.events is not None and source.engine is not None and not own:
-        events = session.sql(source.engine.backend.compile(source.events.table))  # type: ignore[attr-defined]
+    if source.events is not None and not own:
+        events = session.read.parquet(literal_path(source.events.folder))
         ordered = events.repartition(tasks, "user").sortWithinPartitions("user", "at", "item")
         return ordered.select("user", "item"), True
-    with pq.ParquetWriter(
-        folder / "histories.parquet", pa.schema({"user": pa.string(), "history": pa.list_(pa.string())})
-    ) as writer:
+    with pq.ParquetWriter(folder / "histories.parquet", HISTORIES) as writer:
         for batch in source.batches():
             writer.write_batch(batch)
-    frame = session.read.parquet(str(folder / "histories.parquet"))
+    frame = session.read.parquet(literal_path(folder / "histories.parquet"))
     for name, lists in own.items():
         pq.write_table(lists.rename_columns(["user", name]), folder / f"{name}.parquet")
-        frame = frame.join(session.read.parquet(str(folder / f"{name}.parquet")), "user", "left")
+        frame = frame.join(session.read.parquet(literal_path(folder / f"{name}.parquet")), "user", "left")
     return frame.repartition(tasks, "user"), False
 
 

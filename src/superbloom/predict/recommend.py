@@ -21,6 +21,7 @@ import torch
 from superbloom.config import RecommendOptions
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError, check_whole
+from superbloom.model import Model
 from superbloom.predict.beliefs import Beliefs
 from superbloom.predict.predictor import Predictor
 from superbloom.predict.query import padded
@@ -134,6 +135,15 @@ class Answers(NamedTuple):
         return user, found
 
 
+def leaves_out_seen(model: Model, filter_seen: bool | None) -> bool:
+    """Whether answers leave out what a user has had; None does as rows of the corpus do."""
+    if filter_seen is None:  # models of earlier releases, which have no share, always left it out
+        filter_seen = model.leaves_out_context or (model.repeats is None and model.vocab is model.target_vocab)
+    if filter_seen and model.vocab is not model.target_vocab:
+        raise InputError("filter_seen=True, but this model predicts other names than it reads; give filter_seen=False")
+    return filter_seen
+
+
 class Recommender:
     """The k best next ids of users, under rules.
 
@@ -154,12 +164,7 @@ class Recommender:
         check_whole(k=k)
         model = predictor.model
         self.num_ids = len(model.target_vocab)
-        if filter_seen is None:  # models of earlier releases, which have no share, always left it out
-            filter_seen = model.leaves_out_context or (model.repeats is None and model.vocab is model.target_vocab)
-        if filter_seen and model.vocab is not model.target_vocab:
-            raise InputError(
-                "filter_seen=True, but this model predicts other names than it reads; give filter_seen=False"
-            )
+        filter_seen = leaves_out_seen(model, filter_seen)
         self.predictor, self.k, self.filter_seen = predictor, min(k, self.num_ids), filter_seen
         self.rules, self.is_open, self.fixed = rules, rules.open_ids(self.num_ids), fixed
         # The last row of a batch of fixed shape stays empty: where nothing is padded, torch adds in another order.

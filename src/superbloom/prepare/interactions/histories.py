@@ -27,9 +27,9 @@ HISTORIES = pa.schema({"user": pa.string(), "history": pa.list_(pa.string())})
 
 @dataclass(frozen=True)
 class UserEvents:
-    """The events of a log. table: user, item, at. users: the ones that were asked for and are there."""
+    """The events of a log. users: the ones that were asked for and are there."""
 
-    table: ir.Table
+    folder: Path  # Parquet files of user, item, at
     num_users: int
     users: Sequence[str]
     items: pa.Array  # the distinct items
@@ -59,13 +59,15 @@ def user_events(
             engine.write(events.select("user").distinct(), folder / "there")
             there = _table(folder / "there")["user"].to_pylist()
     items = _table(folder / "items")["item"].combine_chunks()
-    return UserEvents(events, _only_row(folder / "users")["users"], there, items)
+    return UserEvents(folder / "events", _only_row(folder / "users")["users"], there, items)
 
 
 def sorted_batches(events: UserEvents, engine: Engine, folder: Path, watch: Watch) -> Iterator[pa.RecordBatch]:
     """user and item of each event, by user, time and item; sorted on disk."""
     with watch("ordering events", None, False):
-        engine.write(events.table.order_by("user", "at", "item").select("user", "item"), folder / "sorted")
+        engine.write(
+            engine.read(events.folder).order_by("user", "at", "item").select("user", "item"), folder / "sorted"
+        )
     for part in _parts(folder / "sorted"):
         with pq.ParquetFile(part, pre_buffer=False) as file:
             yield from file.iter_batches(BATCH_EVENTS, use_threads=False)
