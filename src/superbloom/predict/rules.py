@@ -46,14 +46,13 @@ class Rules:
                 f"categories {'left out' if categories is None else 'given'} and max_per_category={max_per_category}; "
                 "give both, or neither"
             )
-        lists = []
         for name, names in (("items_to_recommend", allow), ("exclude", exclude)):
             if isinstance(names, str):
                 raise InputError(f"{names!r:.80} given as {name}; give a list of names")
-            found = None if names is None else ids_of(names)
-            lists.append(None if found is None else np.unique(found[found >= 0]))
+        allowed = None if allow is None else _known(ids_of(allow))
+        excluded = _known(ids_of(exclude))
         if max_per_category is None or categories is None:
-            return cls(*lists)
+            return cls(allowed, excluded)
         check_whole(max_per_category=max_per_category)
         if not isinstance(categories, Mapping):
             raise InputError(f"{categories!r:.80} given as categories; give a mapping: {{'name a': 'category'}}")
@@ -62,7 +61,7 @@ class Rules:
         ids = ids_of(categories)
         here = np.array([numbers.setdefault(category, len(numbers)) for category in categories.values()], np.int32)
         of_id[ids[ids >= 0]] = here[ids >= 0]
-        return cls(*lists, of_id, max_per_category)
+        return cls(allowed, excluded, of_id, max_per_category)
 
     def open_ids(self, num_ids: int) -> np.ndarray | None:
         """Which ids may be answered to a user without lists, (num_ids,) booleans; None if all may be."""
@@ -79,6 +78,11 @@ class Rules:
     def num_limited(self) -> int:
         """The number of ids that have a category: no more are ever passed over."""
         return 0 if self.categories is None else int((self.categories != NO_CATEGORY).sum())
+
+
+def _known(ids: np.ndarray) -> np.ndarray:
+    """The distinct ids, without fills."""
+    return np.unique(ids[ids >= 0])
 
 
 def within_categories(ids: np.ndarray, categories: np.ndarray, most: int) -> np.ndarray:
