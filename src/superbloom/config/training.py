@@ -69,7 +69,7 @@ class TrainConfig:
     seed: int = option(0, "seed of weights, batches and dropout", SEED)
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto",
-        "arithmetic. auto: fp32, with products in bf16 where the CPU has instructions for them. fp32: all in fp32. "
+        "arithmetic. auto: fp32, with products in bf16 where the CPU has AMX instructions. fp32: all in fp32. "
         "bf16: layers in bf16, for accelerators",
     )
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
