@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from superbloom.batch.arrow import recommend_arrow, schema_of
@@ -118,7 +119,7 @@ def _counts(table: Path) -> dict[str, int]:
         with pq.ParquetFile(part) as file:
             for batch in file.iter_batches(columns=["rank", "source"]):
                 counts["rows"] += batch.num_rows
-                first = batch.filter(pa.compute.equal(batch["rank"], 1))
-                for entry in pa.compute.value_counts(first["source"]).to_pylist():
+                first = batch.filter(pc.equal(batch["rank"], 1))
+                for entry in pc.value_counts(first["source"]).to_pylist():
                     counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     return counts

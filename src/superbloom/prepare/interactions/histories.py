@@ -13,6 +13,7 @@ from pathlib import Path
 
 import ibis.expr.types as ir
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from superbloom.config import InteractionsOptions
@@ -90,7 +91,7 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table is None:
             return
         table = table.combine_chunks()
-        runs = pa.compute.run_end_encode(table["user"].chunk(0))
+        runs = pc.run_end_encode(table["user"].chunk(0))
         ends, count = runs.run_ends, len(runs.values) - (batch is not None)
         start_of_last = ends[count - 1].as_py() if count else 0
         held = table.slice(start_of_last)
