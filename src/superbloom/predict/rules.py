@@ -88,7 +88,7 @@ def _known(ids: np.ndarray) -> np.ndarray:
 def within_categories(ids: np.ndarray, categories: np.ndarray, most: int) -> np.ndarray:
     """Which of ids (users, any), best first and −1 fills, remain if one user gets at most `most` of a category.
 
-    >>> within_categories(np.array([[4, 0, 2, 1, -1]]), np.array([7, 7, 7, -1, 7]), most=2).tolist()
+    >>> within_categories(np.array([[4, 0, 2, 3, -1]]), np.array([7, 7, 7, -1, 7]), most=2).tolist()
     [[True, True, False, True, False]]
     """
     of_id = np.where(ids >= 0, categories[ids], NO_CATEGORY)
