@@ -41,7 +41,7 @@ from superbloom.config.model import ModelConfig
 from superbloom.corpus import SPLITS
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.recall import ranks
-from superbloom.prepare.files import open_bytes, open_lines
+from superbloom.prepare.files import open_bytes
 from superbloom.prepare.interactions import prepare_interactions
 from tools.record import between_marks, keep
 
@@ -89,24 +89,9 @@ def prepared(name: str, data: Path, folder: Path) -> None:
     elif name == "beauty":
         prepare_interactions([data / BEAUTY], folder, user=0, item=1, min_item_count=1)
     elif name == "nowplaying":
-        nowplaying(data).save(folder)
+        prepare_interactions([data / SESSIONS], folder, format="sessions", test=data / ASKED)
     else:
         books(data, folder)
-
-
-def nowplaying(folder: Path) -> Corpus:
-    """Sessions to train on, some of them for validation; and those whose last click is asked."""
-    rows = {f"session {number}": line.split() for number, line in enumerate(open_lines(folder / SESSIONS))}
-    asked = {f"asked {n}": line.replace("\t", " ").split() for n, line in enumerate(open_lines(folder / ASKED))}
-    whole = Corpus.from_keyed((rows | asked).items())
-    lengths, split = np.diff(whole.offsets), whole.splits.copy()
-    split[len(rows) :] = SPLITS["test"]
-    split[: len(rows)][split[: len(rows)] == SPLITS["test"]] = SPLITS["train"]
-    table = whole.sequences.set_column(whole.sequences.column_names.index("split"), "split", pa.array(split))
-    valid_from, test_from = lengths - (split != SPLITS["train"]), lengths - (split == SPLITS["test"])
-    for column, values in (("valid_from", valid_from), ("test_from", test_from)):
-        table = table.append_column(column, pa.array(values, pa.int32()))
-    return Corpus(whole.vocab, table)
 
 
 def books(data: Path, folder: Path) -> None:

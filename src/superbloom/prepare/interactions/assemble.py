@@ -18,30 +18,38 @@ from superbloom.config import InteractionsOptions
 from superbloom.corpus import Corpus, Vocab
 from superbloom.errors import InputError
 from superbloom.prepare.interactions.events import Events
-from superbloom.prepare.interactions.split import SPLIT_RULES, cut_rows
+from superbloom.prepare.interactions.split import SPLIT_RULES, cut_rows, held_out_counts, own_cuts, own_rule
 from superbloom.prepare.report import Report
 from superbloom.prepare.scratch import mapped
 from superbloom.progress import Watch
 
 CHUNK_EVENTS = 2**22
 BATCH_EVENTS = 2**18
-HOW_IT_IS_READ = ("engine", "memory", "format", "encoding")  # options that say nothing about the corpus
+# Options that say nothing about the corpus.
+HOW_IT_IS_READ = ("engine", "memory", "format", "encoding", "valid", "test")
 
 
 @dataclass
 class InteractionsReport(Report):
-    """dropped: the number of events left out, by reason."""
+    """dropped: the number of events left out, by reason. held_out: what is asked, per split, if files say it."""
 
     dropped: dict[str, int] = field(default_factory=dict)
+    held_out: dict[str, dict[str, int]] = field(default_factory=dict)
 
     train_options: ClassVar[str] = "--preset sequence "
 
     def table(self) -> list[tuple[str, str]]:
         left_out = [(f"{count:,}", f"events {reason}: left out") for reason, count in self.dropped.items()]
-        return left_out + super().table()
+        asked = [
+            (f"{count:,}", f"{split} elements {what}")
+            for split, counts in self.held_out.items()
+            for what, count in counts.items()
+        ]
+        return left_out + super().table() + asked
 
     def document(self) -> dict[str, Any]:
-        return super().document() | ({"dropped": self.dropped} if self.dropped else {})
+        found = {"dropped": self.dropped, "held out": self.held_out}
+        return super().document() | {name: counts for name, counts in found.items() if counts}
 
 
 def assemble(events: Events, options: InteractionsOptions, source: str, watch: Watch) -> Corpus:
@@ -53,10 +61,15 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
                 f"no user has {options.min_user_count} events left; lower --min-user-count or --min-item-count"
             )
         offsets = np.concatenate([[0], np.cumsum(users["count"].to_numpy(), dtype=np.int64)])
-        ids, times = _read_events(events, int(offsets[-1]), options.split == "time")
+        ids, times, parts = _read_events(events, int(offsets[-1]), options)
         vocab = _number(ids, events.table("items"))
         keys = _one_chunk(users["user"].cast(pa.large_string()))
-        cuts = cut_rows(options.split, keys, offsets, times, events.folder)
+        rule = options.split
+        if rule:
+            cuts = cut_rows(rule, keys, offsets, times, events.folder)
+        else:
+            assert parts is not None
+            cuts = own_cuts(parts, keys, offsets, options)
     values = pa.Array.from_buffers(pa.int32(), len(ids), [None, pa.py_buffer(ids)])  # without a copy
     sequences = pa.table(
         {
@@ -71,23 +84,36 @@ def assemble(events: Events, options: InteractionsOptions, source: str, watch: W
         "source": source,
         "options": {name: value for name, value in asdict(options).items() if name not in HOW_IT_IS_READ},
         "dropped": _dropped(events, options, len(ids)),
-        "split": SPLIT_RULES[options.split],
+        "split": SPLIT_RULES[rule] if rule else own_rule(options),
     }
-    return Corpus(vocab, sequences, info=info)
+    if rule:
+        return Corpus(vocab, sequences, info=info)
+    corpus = Corpus(vocab, sequences, info=info | {"asks": "every"})
+    corpus.info["held out"] = held_out_counts(corpus)
+    return corpus
 
 
-def _read_events(events: Events, total: int, timed: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """The item number and, if timed, the time of each event, as arrays in files."""
+def _read_events(
+    events: Events, total: int, options: InteractionsOptions
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The item number of each event, its time for split="time", and what it is for if files say it, in mapped files."""
     ids = mapped(events.folder / "ids", np.int32, total)
-    times = mapped(events.folder / "times", np.float64 if events.seen.fractions else np.int64, total) if timed else None
+    times = parts = None
+    if options.split == "time":
+        times = mapped(events.folder / "times", np.float64 if events.seen.fractions else np.int64, total)
+    if options.is_split:
+        parts = mapped(events.folder / "parts", np.int8, total)
+    more = ["at"] if times is not None else ["part"] if parts is not None else []
     filled = 0
-    for batch in _batches(events.parts("sorted"), ["number", "at"] if timed else ["number"]):
+    for batch in _batches(events.parts("sorted"), ["number", *more]):
         here = slice(filled, filled := filled + len(batch))
         ids[here] = batch["number"].to_numpy()
         if times is not None:
             times[here] = _time_numbers(batch["at"])
+        if parts is not None:
+            parts[here] = batch["part"].to_numpy()
     assert filled == total
-    return ids, times
+    return ids, times, parts
 
 
 def _batches(parts: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatch]:

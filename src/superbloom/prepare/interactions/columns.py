@@ -1,4 +1,4 @@
-"""The columns of a log: where they are, and their values as names and times."""
+"""The columns of a log: where they are, and their values as names, times and parts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from superbloom.errors import InputError
 
 ALLOWED = "give text or whole numbers"
 RECBOLE_TYPE = re.compile(r":(token|float)(_seq)?$")
+# What an event is for, in the order of a row. The context of a pair is read when its target is asked, and nowhere else.
+TRAIN, CONTEXT, VALID, TEST = range(4)
+PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
 MAX_EXACT = 2**53  # a float64 holds all whole numbers up to this exactly
 
 

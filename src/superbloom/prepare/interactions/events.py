@@ -21,7 +21,7 @@ from ibis import _
 
 from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import Seen
+from superbloom.prepare.interactions.columns import TRAIN, Seen
 from superbloom.prepare.interactions.engines import Engine
 from superbloom.prepare.interactions.tables import Log
 from superbloom.progress import Watch
@@ -35,7 +35,7 @@ class Events:
 
     items/    item, count, number: the items that are kept, numbered by name for now
     users/    user, count: the users that are kept, by name
-    sorted/   number, and for split="time" at: the item and the time of each event
+    sorted/   number: the item of each event; for split="time" also at, its time; part if files say what is held out
     """
 
     folder: Path
@@ -58,36 +58,38 @@ def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: 
         return engine.read(folder / name)
 
     with watch("counting items", None, False):
-        raw = _named(engine.read(log.folder), log)
+        raw = _named(engine.read(log.folder), log, options.is_split)
         engine.write(_missing(raw), folder / "missing")
         missing = _only_row(folder / "missing")
         _check_events(missing, log, options)
         events = _clean(raw, options)
         if options.time is not None or options.drop_repeats:
             events = step(events, "events")
-        counts = step(events.group_by("item").agg(count=_.count()), "counts")
+        counts = step(events.group_by("item").agg(count=_.count(), **_held_out(options)), "counts")
         items = step(_kept_items(counts, options), "items")
         engine.write(_filtered(counts, items, options), folder / "filtered")
         filtered = _only_row(folder / "filtered")
     _check_items(filtered, options)
     with watch("counting users", None, False):
-        kept = events.join(items, "item").select("user", "at", "number")
+        part = ["part"] if options.is_split else []
+        kept = events.join(items, "item").select("user", "at", "number", *part)
         users = step(_kept_users(kept, options), "users")
     with watch("ordering events", None, False):
-        ordered = kept.semi_join(users, "user").order_by("user", "at", "number")
-        wanted = ("number", "at") if options.split == "time" else ("number",)
+        ordered = kept.semi_join(users, "user").order_by("user", *part, "at", "number")
+        wanted = ("number", "at") if options.split == "time" else ("number", *part)
         engine.write(ordered.select(*wanted), folder / "sorted")
     return Events(folder, log.seen, missing | filtered)
 
 
-def _named(table: ir.Table, log: Log) -> ir.Table:
-    """user and item as text, and at: what orders the events of a user."""
+def _named(table: ir.Table, log: Log, is_split: bool) -> ir.Table:
+    """user and item as text, and at: what orders the events of a user. With is_split also what each is for."""
     columns = log.columns
     names = {role: _text(table[name]) for role, name in (("user", columns.user), ("item", columns.item))}
     at = table["row"] if columns.time is None else table[columns.time]
     if log.seen.fractions:
         at = at.cast("float64") + table["fraction"]
-    return table.select(**names, at=at)
+    part = {"part": table["part"]} if is_split else {}
+    return table.select(**names, at=at, **part)
 
 
 def _text(column: Any) -> Any:
@@ -113,9 +115,19 @@ def _clean(raw: ir.Table, options: InteractionsOptions) -> ir.Table:
     return complete if options.time is None else complete.distinct()
 
 
+def _held_out(options: InteractionsOptions) -> dict[str, Any]:
+    """Whether some of the events of an item or user are held out; those are kept, however few they are."""
+    return {"held_out": _.part.max() > TRAIN} if options.is_split else {}
+
+
+def _is_frequent(counts: ir.Table, fewest: int | None, options: InteractionsOptions) -> Any:
+    enough = counts["count"] >= fewest
+    return enough | counts["held_out"] if options.is_split else enough
+
+
 def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -> ir.Table:
     """One row: how many items and events there are, and how many the filters keep."""
-    frequent = counts["count"] >= options.min_item_count
+    frequent = _is_frequent(counts, options.min_item_count, options)
     found = counts.agg(
         distinct=counts.count(),
         most=counts["count"].max(),
@@ -127,7 +139,7 @@ def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -
 
 def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
     """The items that are kept, numbered by name for now."""
-    kept = counts.filter(counts["count"] >= options.min_item_count)
+    kept = counts.filter(_is_frequent(counts, options.min_item_count, options))
     if options.max_names is not None:
         kept = kept.order_by(ibis.desc("count"), "item").limit(options.max_names)
     number = ibis.row_number().over(order_by="item").cast("int32")
@@ -135,8 +147,8 @@ def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
 
 
 def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
-    counted = kept.group_by("user").agg(count=_.count())
-    return counted.filter(counted["count"] >= options.min_user_count).order_by("user")
+    counted = kept.group_by("user").agg(count=_.count(), **_held_out(options))
+    return counted.filter(_is_frequent(counted, options.min_user_count, options)).order_by("user")
 
 
 def _check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:

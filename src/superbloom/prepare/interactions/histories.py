@@ -46,7 +46,7 @@ def user_events(
         return engine.read(folder / name)
 
     with watch("counting users", None, False):
-        raw = _named(engine.read(log.folder), log)
+        raw = _named(engine.read(log.folder), log, is_split=False)
         engine.write(_missing(raw), folder / "missing")
         _check_events(_only_row(folder / "missing"), log, options)
         events = _clean(raw, options)

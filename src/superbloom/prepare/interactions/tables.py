@@ -11,6 +11,7 @@ The first bytes of a file decide what it is, not its name. Whatever is not plain
     time        int64: a number rounded down, or microseconds since 1970; null if there was none
     fraction    float64: the part lost by rounding
     row         int64: the place of the event in the log
+    part        int8: what the event is for (columns.py)
 
 Logs are read and written in batches, so that they may be larger than the memory.
 """
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -37,6 +39,9 @@ from superbloom.errors import InputError
 from superbloom.prepare.files import open_bytes
 from superbloom.prepare.interactions.columns import (
     ALLOWED,
+    TEST,
+    TRAIN,
+    VALID,
     Columns,
     Seen,
     find_column,
@@ -52,7 +57,14 @@ from superbloom.progress import Progress
 
 BATCH_EVENTS = 2**18
 SCHEMA = pa.schema(
-    {"user": pa.string(), "item": pa.string(), "time": pa.int64(), "fraction": pa.float64(), "row": pa.int64()}
+    {
+        "user": pa.string(),
+        "item": pa.string(),
+        "time": pa.int64(),
+        "fraction": pa.float64(),
+        "row": pa.int64(),
+        "part": pa.int8(),
+    }
 )
 
 
@@ -65,11 +77,26 @@ class Log:
     seen: Seen = field(default_factory=Seen)
 
 
+def find_parts(paths: Iterable[str | os.PathLike[str]], options: InteractionsOptions, folder: Path) -> list[File]:
+    """The files of a log, and those of what is held out. A file may be one of them only."""
+    parts = {TRAIN: tuple(os.fspath(path) for path in paths), VALID: options.valid, TEST: options.test}
+    if shared := {name for one, other in combinations(parts.values(), 2) for name in {*one} & {*other}}:
+        raise InputError(
+            f"'{min(shared)}' is given twice, among the files of the log, of --valid and of --test; give each its own"
+        )
+    return [
+        replace(file, part=part, number=number)
+        for part, given in parts.items()
+        if given or part == TRAIN
+        for number, file in enumerate(find_files(given, folder / f"fetched-{part}"))
+    ]
+
+
 def find_files(paths: Iterable[str | os.PathLike[str]], folder: Path) -> list[File]:
     """The files of a log; those of a folder in the order of their names. Remote ones are fetched into `folder`."""
     files: list[File] = []
     for number, path in enumerate(os.fspath(path) for path in paths):
-        local = _fetched(path, folder / f"fetched-{number}") if "://" in path else Path(path)
+        local = _fetched(path, folder / str(number)) if "://" in path else Path(path)
         if path == "-" or not local.is_dir():
             files.append(File(local, path, {}))
             continue
@@ -117,6 +144,7 @@ def log_of_files(
         raise InputError(f"encoding {encoding!r} is unknown; utf-8, latin-1 and cp1252 are common ones") from None
     folder.mkdir()
     as_it_is = columns.time is not None and columns.time_format is None and columns.rating is None
+    as_it_is = as_it_is and not options.is_split and options.format != "sessions"
     plain = as_it_is and all(_is_plain(file, columns) for file in files)
     if plain and len({_kinds(file, columns) for file in files}) == 1:
         for number, file in enumerate(files):
@@ -127,7 +155,7 @@ def log_of_files(
     def pieces() -> Iterator[tuple[str, pa.Table]]:
         for file in files:
             for table in _read(file, columns, options, progress, notice):
-                yield f"'{file.name}'", table
+                yield f"'{file.name}'", of_part(table, file.part)
 
     return _copy(pieces(), columns, folder)
 
@@ -206,8 +234,26 @@ def _read_parquet(file: File, columns: Columns, progress: Progress) -> Iterator[
     progress(file.path.stat().st_size)
 
 
-def log_of_frame(frame: Any, columns: Columns, folder: Path) -> Log:
-    """The log in a DataFrame of any kind that narwhals knows."""
+def of_part(events: pa.Table, part: int) -> pa.Table:
+    """Events with what they are for, unless they have it."""
+    if "part" in events.column_names:
+        return events
+    return events.append_column("part", pa.array(np.full(events.num_rows, part, np.int8)))
+
+
+def log_of_tables(tables: Mapping[str, pa.Table], columns: Columns, folder: Path) -> Log:
+    """The log in tables of user, item, … by name."""
+    folder.mkdir()
+    pieces = (
+        (name, table.slice(start, BATCH_EVENTS))
+        for name, table in tables.items()
+        for start in range(0, max(1, table.num_rows), BATCH_EVENTS)
+    )
+    return _copy(pieces, columns, folder)
+
+
+def table_of_frame(frame: Any, columns: Columns, where: str = "the table") -> pa.Table:
+    """The columns of a DataFrame of any kind that narwhals knows, not converted and named user, item, time, rating."""
     import narwhals as nw
 
     try:
@@ -218,15 +264,12 @@ def log_of_frame(frame: Any, columns: Columns, folder: Path) -> Log:
             "prepare_interactions)"
         ) from None
     names = data.collect_schema().names()
-    chosen = {role: names[find_column(name, names, "the table")] for role, name in columns.wanted().items()}
+    chosen = {role: names[find_column(name, names, where)] for role, name in columns.wanted().items()}
     selected = data.select(*dict.fromkeys(chosen.values()))
     eager = selected.collect() if isinstance(selected, nw.LazyFrame) else selected
-    table = pa.table(
+    return pa.table(
         {role: _arrow_column(eager[name], name, role in ("time", "rating")) for role, name in chosen.items()}
     )
-    folder.mkdir()
-    starts = range(0, max(1, table.num_rows), BATCH_EVENTS)
-    return _copy((("the table", table.slice(start, BATCH_EVENTS)) for start in starts), columns, folder)
 
 
 def _arrow_column(series: Any, name: str, is_time: bool) -> pa.ChunkedArray:
@@ -287,6 +330,7 @@ def _copy(pieces: Iterable[tuple[str, pa.Table]], columns: Columns, folder: Path
                 pa.nulls(size, pa.int64()) if time is None else time,
                 pa.nulls(size, pa.float64()) if fraction is None else fraction,
                 pa.array(np.arange(rows, rows + size)),
+                piece["part"],
             ]
             waiting.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
             rows += size
