@@ -16,6 +16,12 @@ from superbloom.config.option import FINITE, Allowed, make, option, settle, whol
 
 T = TypeVar("T")
 
+# The options of InteractionsOptions that say how a log is read, not what is left out of it or held out.
+HISTORY_OPTIONS = (
+    *("user", "item", "time", "time_format", "rating", "min_rating", "drop_repeats"),
+    *("engine", "memory", "format", "encoding"),
+)
+
 GB = 10**9
 DEFAULT_MEMORY_BYTES = 2 * GB
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = GB // 4, 100_000 * GB

@@ -23,6 +23,7 @@ from superbloom.serve import kserve
 from superbloom.serve.guard import Guard
 from superbloom.serve.handlers import HANDLERS
 from superbloom.serve.metrics import Metrics
+from superbloom.serve.recommend import router as recommend_router
 from superbloom.serve.routes import router
 from superbloom.serve.schemas import Json
 from superbloom.serve.service import Models, Served
@@ -68,6 +69,7 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     app.state.models = models
     app.include_router(router)
     app.include_router(kserve.router)
+    app.include_router(recommend_router)
     if PAGE.is_dir():
         app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
     app.add_middleware(Guard, models=models)
