@@ -13,7 +13,13 @@ from superbloom.config.query import (
     SearchOptions,
     SimilarOptions,
 )
-from superbloom.config.readers import InteractionsOptions, SequencesOptions, TextOptions, WikipediaOptions
+from superbloom.config.readers import (
+    InteractionsOptions,
+    SequencesOptions,
+    SyntheticOptions,
+    TextOptions,
+    WikipediaOptions,
+)
 from superbloom.config.serving import Settings
 from superbloom.config.training import COUNT_OPTIONS, TrainConfig, train_config
 from superbloom.config.writing import WriteOptions
@@ -39,6 +45,7 @@ __all__ = [
     "SequencesOptions",
     "Settings",
     "SimilarOptions",
+    "SyntheticOptions",
     "TextOptions",
     "TrainConfig",
     "WikipediaOptions",
