@@ -127,6 +127,14 @@ def test_the_same_seed_draws_the_same_rows():
     assert one.checksums == same.checksums != other.checksums
 
 
+def test_only_training_rows_are_left_out():
+    every, some = (synthetic_corpus(SyntheticOptions(rows=2000, train_rows=n)) for n in (None, 100))
+    assert len(some.rows("train")) == 100
+    for split in ("valid", "test"):
+        rows = [[corpus.row(row).tolist() for row in corpus.rows(split)] for corpus in (every, some)]
+        assert rows[0] == rows[1]
+
+
 def test_a_corpus_with_a_foreign_world_is_refused():
     corpus = Corpus.from_sequences([["a", "b"]])
     corpus.info["world"] = {"countries": 0}

@@ -183,6 +183,12 @@ class SyntheticOptions:
     zipf: float = option(0.75, "Exponent of Zipf's law: how much more frequent some lists and names are.", NOT_NEGATIVE)
     longest: int = option(32, "Most names in a row; rows with more are drawn again.", whole(2))
     rows: int = option(100_000, "Rows to draw.", whole(1, 10**9))
+    train_rows: int | None = option(
+        None,
+        "Keep only this number of training rows; rows for validation and test stay.",
+        whole(1),
+        shown_default="all",
+    )
     seed: int = option(0, "Seed of the world and its rows.", SEED)
 
     def __post_init__(self) -> None:

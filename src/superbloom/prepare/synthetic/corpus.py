@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from superbloom.config import SyntheticOptions, WriteOptions, document, make
 from superbloom.config.readers import reader_options
-from superbloom.corpus import Corpus, Vocab, split_of
+from superbloom.corpus import SPLITS, Corpus, Vocab, split_of
 from superbloom.errors import InputError
 from superbloom.prepare.report import Notice, Report, unnoticed
 from superbloom.prepare.synthetic.oracle import Oracle
@@ -64,10 +64,12 @@ def synthetic_corpus(options: SyntheticOptions) -> Corpus:
     names, lengths = world.rows(options.rows)
     vocab, ids = Vocab.from_arrays(world.names, np.bincount(names, minlength=world.num_names))
     keys = [str(number) for number in range(len(lengths))]
+    splits = split_of(keys)
+    is_kept = (splits != SPLITS["train"]) | (np.cumsum(splits == SPLITS["train"]) <= (options.train_rows or len(keys)))
     lists = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), pa.array(ids[names]))
-    columns = {"key": pa.array(keys, type=pa.large_string()), "ids": lists, "split": split_of(keys)}
+    columns = {"key": pa.array(keys, type=pa.large_string()), "ids": lists, "split": splits}
     info = {"source": "a made-up world", WORLD: asdict(options)}
-    return Corpus(vocab, pa.table(columns).combine_chunks(), info=info)
+    return Corpus(vocab, pa.table(columns).filter(pa.array(is_kept)).combine_chunks(), info=info)
 
 
 def world_of(corpus: Corpus) -> World | None:

@@ -1,6 +1,6 @@
 """The best possible answer in a made-up world: the exact probability of each name to be the hidden one.
 
-A row R = V + {h} hides one of its names, each equally often. So P(h | V) is in proportion to P(R), the sum over the sets
+A row R = V + {h} hides one of its names, each equally often. So P(h | V) is in proportion to P(R), a sum over the sets
 of lists that a row may have. Given a set, names are independent of each other except a capital and its country: P(R)
 has a factor for each name in V, and adding h changes one factor (world.py). Nothing is approximated: redrawing rows
 that are too short or too long divides all P(R) by the same number.
