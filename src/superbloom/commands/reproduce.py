@@ -27,8 +27,8 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Some parts: table1 to table7, figure3, costs, examples, sensitivity; with --lab table2, table3, "
-            "table6, table7, figure3, m, alpha, names, rows, lists. (default: all the corpus allows)"
+            help="Some parts: table1 to table7, figure3, costs, examples, sensitivity; with --lab depth, table2, "
+            "table3, table6, table7, figure3, m, alpha, names, rows, lists. (default: all the corpus allows)"
         ),
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Time for all of it: 3h, 1h30m, 45m. (default: 3h)")] = None,

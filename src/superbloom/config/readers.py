@@ -173,13 +173,13 @@ class TextOptions:
 class SyntheticOptions:
     """A made-up world of lists, countries and capitals, whose best possible recall is known."""
 
-    countries: int = option(450, "Countries; each has a capital.", whole(2))
-    lists: int = option(100, "Lists of countries; each is a name as well.", whole(1))
-    list_size: int = option(10, "Countries on each list.", whole(1))
-    lists_per_row: int = option(2, "Most lists that a row is about.", whole(1))
-    complete: float = option(0.5, "Probability that a row holds a member of its list, or the list.", BETWEEN_0_AND_1)
-    follows: float = option(0.5, "Probability that a country brings its capital.", BETWEEN_0_AND_1)
-    noise: float = option(1.0, "Other names in a row, on average.", POSITIVE)
+    countries: int = option(150, "Countries; each has a capital.", whole(2))
+    lists: int = option(60, "Lists of countries; each is a name as well.", whole(1))
+    list_size: int = option(5, "Countries on each list.", whole(1))
+    lists_per_row: int = option(1, "Most lists that a row is about.", whole(1))
+    complete: float = option(0.7, "Probability that a row holds a member of its list, or the list.", BETWEEN_0_AND_1)
+    follows: float = option(0.8, "Probability that a country brings its capital.", BETWEEN_0_AND_1)
+    noise: float = option(0.5, "Other names in a row, on average.", POSITIVE)
     zipf: float = option(0.75, "Exponent of Zipf's law: how much more frequent some lists and names are.", NOT_NEGATIVE)
     longest: int = option(32, "Most names in a row; rows with more are drawn again.", whole(2))
     rows: int = option(100_000, "Rows to draw.", whole(1, 10**9))

@@ -9,4 +9,5 @@ results.py    what was measured, and how two models compare
 claims.py     what the paper claims, and whether it holds here
 tables.py     the tables of the report;  plots.py: its pictures;  report.py: all of it as Markdown and JSON
 run.py        the experiments in order
+laboratory/   the same claims in made-up worlds, whose best possible recall is known: `reproduce --lab`
 """

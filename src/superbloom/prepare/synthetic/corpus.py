@@ -17,7 +17,7 @@ from superbloom.errors import InputError
 from superbloom.prepare.report import Notice, Report, unnoticed
 from superbloom.prepare.synthetic.oracle import Oracle
 from superbloom.prepare.synthetic.world import World
-from superbloom.progress import Watch, unwatched
+from superbloom.progress import Progress, Watch, unwatched
 from superbloom.storage import only_writer
 
 WORLD = "world"  # in the info of a corpus: the options that it was made with
@@ -52,16 +52,15 @@ def prepare_synthetic(
     options, out = reader_options(SyntheticOptions, options, given), Path(out)
     with only_writer(out, "corpus", overwrite):
         with watch("drawing rows", options.rows, False) as progress:
-            corpus = synthetic_corpus(options)
-            progress(options.rows)
+            corpus = synthetic_corpus(options, progress)
         corpus.save(out, overwrite=overwrite)
     return SyntheticReport(corpus.counts(), best_recall(corpus))
 
 
-def synthetic_corpus(options: SyntheticOptions) -> Corpus:
+def synthetic_corpus(options: SyntheticOptions, progress: Progress = lambda _: None) -> Corpus:
     """Draw the rows of a world, as a corpus in memory."""
     world = World(options)
-    names, lengths = world.rows(options.rows)
+    names, lengths = world.rows(options.rows, progress)
     vocab, ids = Vocab.from_arrays(world.names, np.bincount(names, minlength=world.num_names))
     keys = [str(number) for number in range(len(lengths))]
     splits = split_of(keys)

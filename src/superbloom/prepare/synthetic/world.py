@@ -22,6 +22,7 @@ from scipy import sparse
 
 from superbloom.config import SyntheticOptions
 from superbloom.errors import InputError
+from superbloom.progress import Progress
 
 MIN_ROWS_AT_ONCE, ROWS_AT_ONCE = 1_000, 50_000  # that are drawn; the most take about 100 MB
 MIN_ACCEPTED = 0.01  # of the rows that are drawn
@@ -69,7 +70,7 @@ class World:
         counts.sum_duplicates()
         return counts
 
-    def rows(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows(self, count: int, progress: Progress = lambda _: None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows: their names one after the other, and the length of each row."""
         rng, names, lengths, drawn, kept = np.random.default_rng([self.options.seed, 1]), [], [], 0, 0
         at_once = min(ROWS_AT_ONCE, max(MIN_ROWS_AT_ONCE, count))
@@ -79,6 +80,7 @@ class World:
             names.append(some[np.repeat(accepted, lengths_of_some)])
             lengths.append(lengths_of_some[accepted])
             drawn, kept = drawn + at_once, kept + int(accepted.sum())
+            progress(int(accepted.sum()))
             if kept < MIN_ACCEPTED * drawn:
                 raise InputError(
                     f"longest={self.options.longest}: {kept:,} of {drawn:,} rows have 2 to {self.options.longest} "

@@ -6,8 +6,10 @@ their time is over. One name of each row is hidden in training, as in the test.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from superbloom.config import ModelConfig, SyntheticOptions
@@ -31,7 +33,8 @@ WORLDS: dict[str, SyntheticOptions] = {
 DIM, HEADS = 32, 2
 DEEP = 4
 ALPHA = 10  # of the hashed model that is compared everywhere
-DEPTHS = (1, 2, 4, 8)
+SHARES = {1: 1, 2: 2, 4: 3, 8: 5}  # of the time, by layers
+DEPTHS = (*SHARES,)
 ALPHAS = (2, 5, 10, 20, 50)
 TOKENS_PER_HASH = ((2, 10), (3, 15), (4, 20))  # m and α with the same number of tokens
 COHERENT_ALPHAS = (5, 10)
@@ -52,7 +55,7 @@ TRAINING: dict[str, Any] = {
 OUR_OPTIONS = {"inputs": "sum", "softmax": "per-hash"} | SET_OPTIONS
 TABLE_PARTS = ("table2", "table3", "table6", "table7", "figure3")
 PHASE_PARTS = ("alpha", "names", "rows", "lists")
-LAB_PARTS = (*TABLE_PARTS, "m", *PHASE_PARTS)
+LAB_PARTS = ("depth", *TABLE_PARTS, "m", *PHASE_PARTS)
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,18 @@ SIZED, WIDE, OURS = "of equal size", "as large as deep", "our reading"
 
 def lab_cells(parts: set[str], seeds: int) -> list[LabCell]:
     """The cells of these parts, all models with the first seed first."""
+    first = [cell for cell in grid() if parts & {*cell.parts}]
+    return [replace(cell, seed=seed, model=cell.model | {"hash_seed": seed}) for seed in range(seeds) for cell in first]
+
+
+@cache
+def grid() -> tuple[LabCell, ...]:
+    """Return every cell once, with all parts that need it."""
     found: dict[str, LabCell] = {}
     for cell in _all_cells():
-        if parts & {*cell.parts}:
-            earlier = found.get(cell.name)
-            own = cell.parts if earlier is None else (*earlier.parts, *cell.parts)
-            found[cell.name] = replace(cell, parts=own)
-    first = list(found.values())
-    return [replace(cell, seed=seed, model=cell.model | {"hash_seed": seed}) for seed in range(seeds) for cell in first]
+        earlier = found.get(cell.name)
+        found[cell.name] = replace(cell, parts=(*(earlier.parts if earlier else ()), *cell.parts))
+    return tuple(found.values())
 
 
 def _all_cells() -> Iterator[LabCell]:
@@ -104,7 +111,7 @@ def _depth() -> Iterator[LabCell]:
     for layers in DEPTHS:
         for alpha in (1, ALPHA):
             parts = ("table3", *(("table2", "table6", "table7", "figure3") if (layers, alpha) == (DEEP, ALPHA) else ()))
-            parts += ("alpha", "names", "rows", "lists") if layers in (1, DEEP) else ()
+            parts += ("depth", "alpha", "names", "rows", "lists") if layers in (1, DEEP) else ()
             yield _cell(BASE, alpha, layers, parts)
     yield _sized(BASE, ALPHA, 1, WIDE, like=_model(ALPHA, DEEP), parts=("table3",))
     for layers in (1, DEEP):
@@ -177,14 +184,17 @@ def num_names(world: str) -> int:
 
 def _cell(world: str, alpha: int, layers: int, parts: tuple[str, ...], more: str = "", dim: int = DIM) -> LabCell:
     model = _model(min(alpha, max_alpha(num_names(world), 2)), layers, dim)
-    shares = 3 if layers > DEEP else 2
-    return LabCell(cell_name(world, alpha, layers, more), parts, model, TRAINING, shares, world=world)
+    return LabCell(cell_name(world, alpha, layers, more), parts, model, TRAINING, SHARES[layers], world=world)
 
 
 def _sized(world: str, alpha: int, layers: int, more: str, *, like: dict[str, Any], parts: tuple[str, ...]) -> LabCell:
     """A cell with the width that comes closest to the size of another model."""
     num_ids = num_names(world)
     target = num_parameters(ModelConfig(num_ids=num_ids, **like))
-    models = {dim: ModelConfig(num_ids=num_ids, **_model(alpha, layers, dim)) for dim in DIMS}
-    dim = min(DIMS, key=lambda dim: abs(num_parameters(models[dim]) - target))
+
+    def size(dim: int) -> int:
+        return num_parameters(ModelConfig(num_ids=num_ids, **_model(alpha, layers, dim)))
+
+    above = bisect.bisect_left(DIMS, target, key=size)
+    dim = min(DIMS[max(0, above - 1) : above + 1], key=lambda dim: abs(size(dim) - target))
     return _cell(world, alpha, layers, parts, more, dim)

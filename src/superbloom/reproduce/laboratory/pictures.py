@@ -155,7 +155,8 @@ def _phases(findings: Findings, terms_of: WORLD_TERMS, title: str) -> bytes | No
     drawn = [_panel(one, findings, label, terms) for one, (label, terms) in zip(axes, panels.items(), strict=False)]
     drawn.append(_steps(axes[3], findings, terms_of(BASE, ALPHA)))
     axes[0].set_ylabel(f"{title}, points")
-    axes[0].legend(frameon=False, fontsize=8)
+    if drawn[0]:
+        axes[0].legend(frameon=False, fontsize=8)
     return _png(figure) if any(drawn) else None
 
 
@@ -210,5 +211,6 @@ def _sampled(findings: Findings) -> bytes | None:
     drawn.append(_steps(axes[2], findings, sampled_terms(NEGATIVES[0], True)))
     axes[2].set(xlabel=f"steps ({NEGATIVES[0]:.1%} negatives with logQ, validation)")
     axes[0].set_ylabel("full − sampled, points")
-    axes[0].legend(frameon=False, fontsize=8)
+    if drawn[0]:
+        axes[0].legend(frameon=False, fontsize=8)
     return _png(figure) if any(drawn) else None

@@ -12,7 +12,7 @@ import numpy as np
 from superbloom.evaluate import KS, markdown
 from superbloom.reproduce import paper
 from superbloom.reproduce.laboratory.bench import KINDS
-from superbloom.reproduce.laboratory.cells import ALPHA, BASE, COHERENT_ALPHAS, WORLDS, cell_name
+from superbloom.reproduce.laboratory.cells import ALPHA, BASE, COHERENT_ALPHAS, WORLDS, cell_name, grid
 from superbloom.reproduce.laboratory.findings import Findings, interval, lab_claims, share_text
 from superbloom.reproduce.laboratory.pictures import pictures
 from superbloom.reproduce.report import claims_table, machine
@@ -130,11 +130,8 @@ def _worlds(findings: Findings) -> Iterator[str]:
 
 
 def _table(findings: Findings, part: str, title: str) -> Iterator[str]:
-    from superbloom.reproduce.laboratory.cells import lab_cells
-
-    names = dict.fromkeys(cell.name for cell in lab_cells({part}, 1))
     rows = []
-    for name in names:
+    for name in (cell.name for cell in grid() if part in cell.parts):
         if name in findings:
             cell, world = findings.first(name), name.split(": ")[0] if ": " in name else BASE
             best = findings.worlds[world]["best"]
