@@ -19,6 +19,7 @@ from superbloom.reproduce.laboratory.cells import (
     LAB_PARTS,
     NEGATIVES,
     SIZED,
+    TRAINING,
     WIDE,
     WORLDS,
     cell_name,
@@ -82,8 +83,9 @@ def test_the_oracle_is_asked_for_the_elements_that_models_are_asked_for(tmp_path
     assert LabBench.of_world("small", other, tmp_path, 0.01).corpus.info["world"]["seed"] == 1
 
 
-def test_the_probe_reads_what_is_there():
+def test_the_probe_reads_what_is_there(monkeypatch):
     """Unhashed embeddings are read fully; of hashed ones, no more than the most frequent name of each bucket."""
+    monkeypatch.setattr("superbloom.reproduce.laboratory.probe.ROWS", 800)
     corpus = synthetic_corpus(SMALL)
     paper = {"inputs": "tokens", "spread": False, "distance": False, "dim": 32, "heads": 2, "layers": 2}
     for alpha in (1, 4):
@@ -92,7 +94,7 @@ def test_the_probe_reads_what_is_there():
         fitted = Superbloom(**paper, **hashes).fit(
             corpus, steps=1, warm_start=False, remember="none", valid_rows=20, quiet=True
         )
-        read, alone = probe(fitted.model, corpus, rows=600), ceiling(fitted.model, corpus)["token alone"]
+        read, alone = probe(fitted.model, corpus), ceiling(fitted.model, corpus)["token alone"]
         assert len(read) == 2
         assert alone == pytest.approx(1.0) if alpha == 1 else alone < 0.7
         assert read[0] > 0.97 if alpha == 1 else read[0] == pytest.approx(alone, abs=0.12)
@@ -185,6 +187,9 @@ def test_every_table_and_picture_is_drawn():
 
 def test_a_laboratory_trains_resumes_and_reports(tmp_path, monkeypatch):
     monkeypatch.setattr("superbloom.reproduce.laboratory.run.WORLDS", {BASE: SMALL})
+    monkeypatch.setattr("superbloom.reproduce.workbench.HIDDEN_ELEMENTS", 200)
+    monkeypatch.setattr("superbloom.reproduce.laboratory.probe.ROWS", 200)
+    monkeypatch.setitem(TRAINING, "valid_rows", 100)
     wanted = lab_cells({"table6"}, 1)
     assert [cell.name for cell in wanted] == [cell_name(alpha=ALPHA)]
     out, said = tmp_path / "lab", []

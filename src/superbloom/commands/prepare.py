@@ -102,7 +102,7 @@ def prepare_text(
 @app.command("synthetic")
 @options_of(SyntheticOptions, WriteOptions)
 def prepare_synthetic(out: Out, json_: Json = False, **options: Any) -> None:
-    """A made-up world of lists, countries and capitals, with the best possible recall (docs/laboratory.md)."""
+    """A made-up world of lists, countries and capitals, with the best possible recall (docs/results/index.md)."""
     from superbloom.prepare.synthetic import prepare_synthetic
 
     _prepare(prepare_synthetic, None, out, SyntheticOptions, options, json_)

@@ -19,12 +19,12 @@ from superbloom.training.limits import num_parameters
 
 # Rows of lists of five countries, three capitals of four with their countries: the best possible rec@1 is near 70 %.
 PAGES: dict[str, Any] = {"list_size": 5, "lists_per_row": 1, "complete": 0.7, "follows": 0.8, "noise": 0.5}
-BASE = "base"
+BASE, LARGE = "base", "3,240 names"
 WORLDS: dict[str, SyntheticOptions] = {
     BASE: SyntheticOptions(countries=150, lists=60, rows=1_000_000, **PAGES),
     "120 names": SyntheticOptions(countries=50, lists=20, rows=1_000_000, **PAGES),
     "1,080 names": SyntheticOptions(countries=450, lists=180, rows=1_000_000, **PAGES),
-    "3,240 names": SyntheticOptions(countries=1350, lists=540, rows=1_000_000, **PAGES),
+    LARGE: SyntheticOptions(countries=1350, lists=540, rows=1_000_000, **PAGES),
     "1,000 rows": SyntheticOptions(countries=150, lists=60, rows=200_000, train_rows=1_000, **PAGES),
     "10,000 rows": SyntheticOptions(countries=150, lists=60, rows=200_000, train_rows=10_000, **PAGES),
     "100,000 rows": SyntheticOptions(countries=150, lists=60, rows=200_000, train_rows=100_000, **PAGES),
@@ -35,7 +35,8 @@ DEEP = 4
 ALPHA = 10  # of the hashed model that is compared everywhere
 SHARES = {1: 1, 2: 2, 4: 3, 8: 5}  # of the time, by layers
 DEPTHS = (*SHARES,)
-ALPHAS = (2, 5, 10, 20, 50)
+# Other densities, by world: more than the root of the number of names would give two names one digest.
+ALPHAS = {BASE: (2, 5, 15), LARGE: (20, 50)}
 TOKENS_PER_HASH = ((2, 10), (3, 15), (4, 20))  # m and α with the same number of tokens
 COHERENT_ALPHAS = (5, 10)
 NEGATIVES = (0.025, 0.1, 0.4)  # share of the names; the paper has 2.5 %
@@ -98,7 +99,7 @@ def _all_cells() -> Iterator[LabCell]:
     for make in (_depth, _table_2, _alphas, _table_7, _hashes):
         yield from make()
     for part, worlds in (
-        ("names", ("120 names", "1,080 names", "3,240 names")),
+        ("names", ("120 names", "1,080 names", LARGE)),
         ("rows", ("1,000 rows", "10,000 rows", "100,000 rows")),
         ("lists", ("two lists",)),
     ):
@@ -121,12 +122,13 @@ def _depth() -> Iterator[LabCell]:
 
 
 def _alphas() -> Iterator[LabCell]:
-    for alpha in ALPHAS:
-        if alpha != ALPHA and alpha <= max_alpha(num_names(BASE), 2):
+    for world, alphas in ALPHAS.items():
+        for alpha in alphas:
             for layers in (1, DEEP):
-                yield _cell(BASE, alpha, layers, ("alpha",))
+                yield _cell(world, alpha, layers, ("alpha",))
             more = f"{SIZED} to α={alpha}"
-            yield _sized(BASE, 1, DEEP, more, like=_model(alpha, DEEP), parts=("alpha",))
+            yield _sized(world, 1, DEEP, more, like=_model(alpha, DEEP), parts=("alpha",))
+    yield from _pairs(LARGE, "alpha")
 
 
 def _table_2() -> Iterator[LabCell]:

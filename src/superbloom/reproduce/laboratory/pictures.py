@@ -33,6 +33,7 @@ from superbloom.reproduce.laboratory.findings import (
 )
 from superbloom.reproduce.plots import BLUE, GREEN, GREY, RED
 
+BASE_ALPHAS = tuple(sorted({1, ALPHA, *ALPHAS[BASE]}))
 OF_RANK = {1: BLUE, 10: RED}  # the ranks of a phase diagram
 WORLD_TERMS = Callable[[str, int], Terms]
 
@@ -96,7 +97,7 @@ def _probe(findings: Findings) -> bytes | None:
     """Draw the share of inputs whose identity can be read off each layer."""
     found = {
         (alpha, layers): [cell["probe"] for cell in findings.cells[name].values() if "probe" in cell]
-        for alpha in (1, *ALPHAS)
+        for alpha in BASE_ALPHAS
         for layers in DEPTHS[1:]
         if (name := cell_name(alpha=alpha, layers=layers)) in findings
     }
@@ -104,7 +105,7 @@ def _probe(findings: Findings) -> bytes | None:
     if not found:
         return None
     figure, (axes,) = _figure(1, 6.4)
-    colours = dict(zip((1, *ALPHAS), ("black", GREEN, "#e9a23b", BLUE, RED, GREY), strict=True))
+    colours = dict(zip(BASE_ALPHAS, ("black", GREEN, "#e9a23b", BLUE, RED), strict=True))
     for (alpha, layers), probes in found.items():
         read = 100 * np.mean([own["read"] for own in probes], axis=0)
         style = {2: ":", DEEP: "o-", 8: "--"}[layers]
@@ -147,13 +148,16 @@ def _phases(findings: Findings, terms_of: WORLD_TERMS, title: str) -> bytes | No
         if own.countries == WORLDS[BASE].countries
     }
     panels = {
-        "α": {alpha: terms_of(BASE, alpha) for alpha in ALPHAS},
+        **{
+            f"α ({num_names(world):,} names)": {alpha: terms_of(world, alpha) for alpha in sorted({ALPHA, *alphas})}
+            for world, alphas in ALPHAS.items()
+        },
         f"names (α={ALPHA})": by_names,
         f"training rows (α={ALPHA})": by_rows,
     }
-    figure, axes = _figure(4, 13)
+    figure, axes = _figure(5, 15)
     drawn = [_panel(one, findings, label, terms) for one, (label, terms) in zip(axes, panels.items(), strict=False)]
-    drawn.append(_steps(axes[3], findings, terms_of(BASE, ALPHA)))
+    drawn.append(_steps(axes[4], findings, terms_of(BASE, ALPHA)))
     axes[0].set_ylabel(f"{title}, points")
     if drawn[0]:
         axes[0].legend(frameon=False, fontsize=8)

@@ -20,12 +20,12 @@ ROWS = 4000  # of the test split; a quarter of them is tried
 EPOCHS, BATCH_STATES, LEARNING_RATE = 12, 512, 2e-2
 
 
-def probe(model: Model, corpus: Corpus, rows: int = ROWS, seed: int = 0) -> list[float]:
+def probe(model: Model, corpus: Corpus, seed: int = 0) -> list[float]:
     """The share of inputs whose id is read correctly: off the embeddings, then off each layer that inputs go through.
 
     Of m tokens per id, the first one is asked. The last layer computes only the masked places, so it is not probed.
     """
-    held_out = HeldOut.of(corpus, "test", model.config.seq_len, draws=rows)
+    held_out = HeldOut.of(corpus, "test", model.config.seq_len, draws=ROWS)
     parts = [_states(model, ids, places) for ids, places, _ in held_out.parts(256)]
     labels = torch.cat([ids for _, ids in parts])
     learned = int(0.75 * len(labels))

@@ -97,10 +97,10 @@ def _about(findings: Findings) -> Iterator[str]:
     flat = sum(findings.is_flat(name) for name in findings.cells)
     yield "# The paper's claims in a laboratory"
     yield (
-        f"Made-up worlds (`prepare synthetic`), whose best possible recall is known. {len(every)} models of "
-        f"{len(findings.cells)} kinds, {hours:.2f} hours of training ({processor:.2f} hours of processor time with "
-        f"evaluation). {flat} of {len(findings.cells)} kinds trained until validation was flat, the others until their "
-        f"time was over. {machine()}."
+        f"Made-up worlds (`prepare synthetic`), whose best possible recall is known. {len(every)} "
+        f"model{'s' * (len(every) != 1)}, {hours:.2f} hours of training ({processor:.2f} hours of processor time with "
+        f"evaluation). {flat} of {len(findings.cells)} trained until validation was flat with every seed, the "
+        f"others until their time was over (“rising”). {machine()}."
     )
     yield (
         "Models read as in the paper, from random weights: each token is an element, elements are a set, and one "
@@ -131,8 +131,9 @@ def _worlds(findings: Findings) -> Iterator[str]:
 
 def _table(findings: Findings, part: str, title: str) -> Iterator[str]:
     rows = []
-    for name in (cell.name for cell in grid() if part in cell.parts):
-        if name in findings:
+    finished = [cell for cell in grid() if part in cell.parts and cell.name in findings]
+    if any(cell.parts[0] == part for cell in finished):  # a cell that other tables do not show
+        for name in (cell.name for cell in finished):
             cell, world = findings.first(name), name.split(": ")[0] if ": " in name else BASE
             best = findings.worlds[world]["best"]
             recalls = [f"{interval(findings.recall(name, k))} of {share_text(best[str(k)])}" for k in KS]
