@@ -9,6 +9,7 @@ import torch
 from superbloom import Superbloom
 from superbloom.config import SyntheticOptions
 from superbloom.errors import InputError
+from superbloom.hashing import BloomHash
 from superbloom.prepare.synthetic import synthetic_corpus
 from superbloom.reproduce.claims import FAILS, HOLDS, UNDECIDED
 from superbloom.reproduce.laboratory.bench import LabBench
@@ -81,6 +82,16 @@ def test_the_oracle_is_asked_for_the_elements_that_models_are_asked_for(tmp_path
     assert (tmp_path / "worlds" / "small" / "corpus.json").stat().st_mtime_ns == before  # opened, not drawn again
     other = SyntheticOptions(**vars(SMALL) | {"seed": 1})
     assert LabBench.of_world("small", other, tmp_path, 0.01).corpus.info["world"]["seed"] == 1
+
+
+def test_buckets_hold_back_only_hashed_models(tmp_path):
+    bench = LabBench.of_world("small", SMALL, tmp_path, 0.01)
+    unhashed, hashed = (BloomHash.random(bench.corpus.num_ids, m, alpha, 0) for m, alpha in ((1, 1), (2, 8)))
+    best = bench.best()["recall"]
+    assert bench.through_buckets(unhashed) == best
+    assert bench.through_buckets(hashed)["10"]["value"] < best["10"]["value"] - 0.01
+    bench.probabilities[:] = np.eye(bench.corpus.num_ids)[bench.hidden.targets]  # of one certain name nothing is lost
+    assert bench.through_buckets(hashed)["1"]["value"] == 1.0
 
 
 def test_the_probe_reads_what_is_there(monkeypatch):

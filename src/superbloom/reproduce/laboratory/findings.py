@@ -80,6 +80,13 @@ class Findings:
         steps = np.array([point["step"] for point in histories[0][:length]])
         return steps, np.mean([[point[f"recall_at_{k}"] for point in own[:length]] for own in histories], axis=0)
 
+    def through_buckets(self, name: str) -> dict[int, float]:
+        """Return the most that perfect probabilities of buckets would find, by k, of a cell that ranks by the sum."""
+        found = [cell["through buckets"] for cell in self.cells[name].values() if "through buckets" in cell]
+        if OURS in name or not found:
+            return {}
+        return {k: float(np.mean([own[str(k)]["value"] for own in found])) for k in KS}
+
     def is_flat(self, name: str) -> bool:
         """Whether validation had stopped improving before time was over, with every seed."""
         return all(cell["seconds"] < 60 * cell["minutes"] for cell in self.cells[name].values())
