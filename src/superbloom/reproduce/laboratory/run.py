@@ -64,9 +64,11 @@ def reproduce_lab(
                 except Stopped:
                     notice("stopped; run the same command to resume")
                     break
+                except InputError as error:
+                    notice(f"{_label(cell)} failed and is left out: {error}")
                 write_report(out)
+            done += bench.result(cell) is not None
             shutil.rmtree(bench.run_of(cell), ignore_errors=True)
-            done += 1
         write_report(out)
     return {"report": str(out / "report.md"), "cells": len(wanted), "done": done}
 
