@@ -13,10 +13,11 @@ import torch
 from superbloom.errors import InputError
 from superbloom.reproduce.laboratory.bench import LabBench
 from superbloom.reproduce.laboratory.cells import LAB_PARTS, WORLDS, LabCell, lab_cells
-from superbloom.reproduce.laboratory.report import write_report
+from superbloom.reproduce.laboratory.report import PICTURES, write_report
 from superbloom.reproduce.settings import (
     DEFAULT_BUDGET,
     OVERHEAD,
+    REPORT_FILES,
     SETTINGS,
     check_folder,
     duration,
@@ -84,8 +85,9 @@ def _chosen_parts(only: Sequence[str]) -> set[str]:
 def _settings(out: Path, budget: str | None, shares: int) -> dict[str, Any]:
     """Return the settings of an earlier call in this folder, or new ones that divide the budget into shares."""
     path = out / f"{SETTINGS}.json"
-    if path.is_file():
-        settings: dict[str, Any] = read_json(path)
+    has_trained = any(file for part in ("cells", "runs") for file in (out / part).glob("*"))
+    settings: dict[str, Any] = read_json(path) if path.is_file() else {}
+    if settings and (has_trained or settings.get("corpus") != LAB):
         if settings.get("corpus") != LAB:
             raise InputError(f"{out} holds a report on a corpus; choose another --out for --lab")
         if budget is not None and budget != settings["budget"]:
@@ -94,7 +96,10 @@ def _settings(out: Path, budget: str | None, shares: int) -> dict[str, Any]:
                 "--out"
             )
         return settings
-    if foreign := sorted(file.name for file in out.glob("*") if not file.name.startswith(".")):
+    known = {*REPORT_FILES, *PICTURES, path.name, "worlds"}
+    if foreign := sorted(
+        file.name for file in out.glob("*") if not file.name.startswith(".") and file.name not in known
+    ):
         raise InputError(f"{out} also holds {foreign[0]!r}, no part of a report; choose another --out")
     minutes = parse_minutes(budget or DEFAULT_BUDGET) / (1 + OVERHEAD) / max(1, shares)
     return {
