@@ -22,6 +22,7 @@ from superbloom.reproduce.laboratory.cells import (
     NEGATIVES,
     OURS,
     SIZED,
+    TRAINING,
     WIDE,
     cell_name,
     sampled_name,
@@ -74,11 +75,17 @@ class Findings:
         return self.difference([(name, 1)], k)
 
     def curve(self, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return steps and validation recall, as the mean over seeds of what all of them reached."""
-        histories = [cell["history"] for cell in self.cells[name].values()]
-        length = min(map(len, histories))
-        steps = np.array([point["step"] for point in histories[0][:length]])
-        return steps, np.mean([[point[f"recall_at_{k}"] for point in own[:length]] for own in histories], axis=0)
+        """Return steps and validation recall, as the mean over seeds of what all of them reached.
+
+        Validations after a tenth of the time are at other steps in each cell, and are left out.
+        """
+        every = TRAINING["valid_every"]
+        curves = [
+            {point["step"]: point[f"recall_at_{k}"] for point in cell["history"] if point["step"] % every == 0}
+            for cell in self.cells[name].values()
+        ]
+        steps = sorted(set.intersection(*({*own} for own in curves)))
+        return np.array(steps), np.mean([[own[step] for step in steps] for own in curves], axis=0)
 
     def through_buckets(self, name: str) -> dict[int, float]:
         """Return the most that perfect probabilities of buckets would find, by k, of a cell that ranks by the sum."""

@@ -78,7 +78,7 @@ def _curves(findings: Findings) -> bytes | None:
     names = {key: name for key, name in names.items() if name in findings}
     if not names or BASE not in findings.worlds:
         return None
-    figure, axes = _figure(2, 9.5)
+    figure, axes = _figure(2, 11)
     for one, k in zip(axes, OF_RANK, strict=True):
         for (alpha, layers), name in names.items():
             steps, recall = findings.curve(name, k)
@@ -89,7 +89,7 @@ def _curves(findings: Findings) -> bytes | None:
         one.axhline(best, color=GREY, linewidth=1)
         one.annotate("best possible", (0, best), fontsize=8, va="bottom")
         one.set(xlabel="steps", ylabel=f"validation rec@{k}, %", ylim=(0, 102), xlim=(0, None))
-    axes[0].legend(frameon=False, fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     return _png(figure)
 
 
@@ -104,7 +104,7 @@ def _probe(findings: Findings) -> bytes | None:
     found = {key: probes for key, probes in found.items() if probes}
     if not found:
         return None
-    figure, (axes,) = _figure(1, 6.4)
+    figure, (axes,) = _figure(1, 8)
     colours = dict(zip(BASE_ALPHAS, ("black", GREEN, "#e9a23b", BLUE, RED), strict=True))
     for (alpha, layers), probes in found.items():
         read = 100 * np.mean([own["read"] for own in probes], axis=0)
@@ -114,8 +114,9 @@ def _probe(findings: Findings) -> bytes | None:
             alone = 100 * np.mean([own["token alone"] for own in probes])
             axes.plot([0], [alone], "_", color=colours[alpha], markersize=14)
     axes.set(xlabel="layers that the input went through", ylabel="identity read, %", ylim=(0, 102))
-    axes.set_title("– at 0: the most a token says without context", loc="left", fontsize=9)
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_title("bar at 0: the most a token says without context", loc="left", fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return _png(figure)
 
 
@@ -159,6 +160,7 @@ def _phases(findings: Findings, terms_of: WORLD_TERMS, title: str) -> bytes | No
     drawn = [_panel(one, findings, label, terms) for one, (label, terms) in zip(axes, panels.items(), strict=False)]
     drawn.append(_steps(axes[4], findings, terms_of(BASE, ALPHA)))
     axes[0].set_ylabel(f"{title}, points")
+    figure.suptitle("above the line, the claim holds; bars are 95 % intervals", x=0.01, ha="left", fontsize=9)
     if drawn[0]:
         axes[0].legend(frameon=False, fontsize=8)
     return _png(figure) if any(drawn) else None
@@ -215,6 +217,7 @@ def _sampled(findings: Findings) -> bytes | None:
     drawn.append(_steps(axes[2], findings, sampled_terms(NEGATIVES[0], True)))
     axes[2].set(xlabel=f"steps ({NEGATIVES[0]:.1%} negatives with logQ, validation)")
     axes[0].set_ylabel("full − sampled, points")
+    figure.suptitle("above the line, the claim holds; bars are 95 % intervals", x=0.01, ha="left", fontsize=9)
     if drawn[0]:
         axes[0].legend(frameon=False, fontsize=8)
     return _png(figure) if any(drawn) else None
