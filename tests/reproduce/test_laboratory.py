@@ -214,12 +214,13 @@ def test_a_laboratory_trains_resumes_and_reports(tmp_path, monkeypatch):
     again = reproduce_lab(out, only=["table6"], seeds=1, quiet=True, notice=said.append)
     assert again == found
     assert sum(line.startswith("[1/1]") for line in said) == 1  # trained once
-    (out / "cells" / f"{wanted[0].file}.json").unlink()
-    monkeypatch.setattr(LabBench, "measured", lambda *_: (_ for _ in ()).throw(InputError("the loss became nan")))
-    assert reproduce_lab(out, only=["table6"], seeds=1, quiet=True, notice=said.append)["done"] == 0
-    assert said[-1] == f"{cell_name(alpha=ALPHA)} failed and is left out: the loss became nan"
     with pytest.raises(InputError, match="begun with --budget 0.05m; leave --budget out"):
         reproduce_lab(out, budget="9h", quiet=True)
+    (out / "cells" / f"{wanted[0].file}.json").unlink()
+    monkeypatch.setattr(LabBench, "measured", lambda *_: (_ for _ in ()).throw(InputError("the loss became nan")))
+    options = {"only": ["table6"], "seeds": 1, "quiet": True, "notice": said.append}
+    assert reproduce_lab(out, budget="0.05m", **options)["done"] == 0
+    assert said[-1] == f"{cell_name(alpha=ALPHA)} failed and is left out: the loss became nan"
 
 
 @pytest.mark.parametrize(
