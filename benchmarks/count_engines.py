@@ -34,6 +34,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 DOC = Path(__file__).parents[1] / "docs" / "memory.md"
 RESULTS = Path(__file__).parent / "results" / "memory_count.json"
 JAVA_ROLES = {"SparkSubmit": "driver", "CoarseGrainedExecutorBackend": "executor"}
+ROLES = JAVA_ROLES | {"\0superbloom\0": "command"}
 
 
 def compare(events: Events, engines: Sequence[str], megabytes: int) -> None:
@@ -141,7 +142,7 @@ class Watched:
 
 
 def _role(command: str) -> str:
-    return next((role for part, role in JAVA_ROLES.items() if part in command), "other")
+    return next((role for part, role in ROLES.items() if part in command), "other")
 
 
 def _descendants() -> list[int]:

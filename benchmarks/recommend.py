@@ -6,7 +6,8 @@
     extend    items withheld from training, added later: recall before and after a short continuation
     prepare   ten million synthetic events to a corpus: time and memory, beside RecTools' Dataset.construct
     engines   checksums of the corpora that DuckDB and Spark make of ML-1M
-    report    tables of what was measured, into docs/recommend.md
+    cluster   the ten million events by DuckDB, and by a Spark master and a worker on this machine: memory, same corpus
+    report    tables of what was measured, into docs/recommend.md and docs/interactions.md
 
 ML-1M, Beauty: the last item of each user is asked (HR@10, NDCG@10). Nowplaying: the last click of the test sessions
 (P@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN; they are
@@ -26,7 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -36,18 +39,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from benchmarks.count_engines import Watched, standalone
 from superbloom import Corpus, Superbloom
 from superbloom.config.model import ModelConfig
 from superbloom.corpus import SPLITS
 from superbloom.evaluate.held_out import HeldOut
 from superbloom.evaluate.recall import ranks
-from superbloom.prepare.files import open_bytes, open_lines
+from superbloom.prepare.files import open_bytes
 from superbloom.prepare.interactions import prepare_interactions
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
 RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
-PARTS = ("sets", "tried", "popular", "peers", "extend", "prepare", "engines")
+PARTS = ("sets", "tried", "popular", "peers", "extend", "prepare", "engines", "cluster")
 ML1M, BEAUTY = "ml-1m_sequences_by_time.txt.xz", "bert4rec_beauty.txt.xz"
 SESSIONS, ASKED = "gcegnn_Nowplaying_train_sessions.txt.xz", "gcegnn_Nowplaying_test_prefix_target.txt.xz"
 BOOKS = "BX-Book-Ratings.csv.xz"
@@ -89,24 +93,9 @@ def prepared(name: str, data: Path, folder: Path) -> None:
     elif name == "beauty":
         prepare_interactions([data / BEAUTY], folder, user=0, item=1, min_item_count=1)
     elif name == "nowplaying":
-        nowplaying(data).save(folder)
+        prepare_interactions([data / SESSIONS], folder, format="sessions", test=data / ASKED)
     else:
         books(data, folder)
-
-
-def nowplaying(folder: Path) -> Corpus:
-    """Sessions to train on, some of them for validation; and those whose last click is asked."""
-    rows = {f"session {number}": line.split() for number, line in enumerate(open_lines(folder / SESSIONS))}
-    asked = {f"asked {n}": line.replace("\t", " ").split() for n, line in enumerate(open_lines(folder / ASKED))}
-    whole = Corpus.from_keyed((rows | asked).items())
-    lengths, split = np.diff(whole.offsets), whole.splits.copy()
-    split[len(rows) :] = SPLITS["test"]
-    split[: len(rows)][split[: len(rows)] == SPLITS["test"]] = SPLITS["train"]
-    table = whole.sequences.set_column(whole.sequences.column_names.index("split"), "split", pa.array(split))
-    valid_from, test_from = lengths - (split != SPLITS["train"]), lengths - (split == SPLITS["test"])
-    for column, values in (("valid_from", valid_from), ("test_from", test_from)):
-        table = table.append_column(column, pa.array(values, pa.int32()))
-    return Corpus(whole.vocab, table)
 
 
 def books(data: Path, folder: Path) -> None:
@@ -296,19 +285,27 @@ def split_recall(superbloom: Superbloom, corpus: Corpus, new: set[str]) -> dict[
 
 def prepare(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Both read the same file of string ids and times, Parquet we alone; ours also cuts, orders, writes the corpus."""
-    given.work.mkdir(parents=True, exist_ok=True)
-    paths = [given.work / f"events.{kind}" for kind in ("parquet", "csv")]
-    if not all(path.exists() for path in paths):
-        alone(synthetic, *paths)
-    for path in paths:
+    for path in events_of(given):
         command = [sys.executable, "-m", "superbloom", "prepare", "interactions", str(path), "--time", "ts"]
-        ours = timed([*command, "--out", str(given.work / "events"), "--json"])
-        found = results["prepare"][path.suffix[1:]] = {"superbloom": ours}
+        command += ["--out", str(given.work / "events"), "--json", "--overwrite"]
+        found = results["prepare"].setdefault(path.suffix[1:], {})
+        if given.before is not None:
+            found["before"] = timed(command, os.environ | {"PYTHONPATH": str(given.before)})
+        found["superbloom"] = timed(command)
         if given.rectools is not None and path.suffix == ".csv":
             script = [str(given.rectools), str(HERE / "peers" / "rectools_prepare.py"), str(path)]
             found["rectools"] = last_line(subprocess.run(script, capture_output=True, text=True))
         print(path.suffix[1:], found, flush=True)
         keep(RESULTS, results)
+
+
+def events_of(given: argparse.Namespace) -> list[Path]:
+    """The synthetic log as Parquet and as CSV, written once."""
+    given.work.mkdir(parents=True, exist_ok=True)
+    paths = [given.work / f"events.{kind}" for kind in ("parquet", "csv")]
+    if not all(path.exists() for path in paths):
+        alone(synthetic, *paths)
+    return paths
 
 
 def synthetic(*paths: Path) -> None:
@@ -324,10 +321,10 @@ def synthetic(*paths: Path) -> None:
     pyarrow.csv.write_csv(pa.table(columns), paths[1])
 
 
-def timed(command: list[str]) -> dict[str, float]:
+def timed(command: list[str], surroundings: Mapping[str, str] = os.environ) -> dict[str, float]:
     """Seconds on the clock and of the processor, and peak memory, of a process."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=surroundings)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command
@@ -347,10 +344,41 @@ def engines(given: argparse.Namespace, results: dict[str, Any]) -> None:
     keep(RESULTS, results)
 
 
+def cluster(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Spark's executors read the Parquet file where it is; the command reads what they write."""
+    path = events_of(given)[0]
+    with tempfile.TemporaryDirectory(dir=given.work) as scratch:
+        folder = Path(scratch)
+        for engine in ("duckdb", "spark"):
+            with standalone(folder) if engine == "spark" else nullcontext() as master:
+                surroundings = os.environ | (
+                    {"PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell"} if master else {}
+                )
+                command = [sys.executable, "-m", "superbloom", "prepare", "interactions", str(path), "--time", "ts"]
+                command += ["--engine", engine, "--out", str(folder / engine), "--json"]
+                start = time.perf_counter()
+                with Watched(folder) as watched:
+                    subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, check=True)
+                seconds = time.perf_counter() - start
+            corpus = Corpus.open(folder / engine)
+            results["cluster"][engine] = {
+                "seconds": seconds,
+                "CPU seconds": sum(watched.cpu.values()),
+                "peak GB": {role: value for role, value in watched.peaks.items() if role != "other"},
+                "temporary GB": watched.disk,
+                "fingerprint": corpus.fingerprint(),
+            }
+            print(engine, results["cluster"][engine], flush=True)
+    keep(RESULTS, results)
+
+
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
     from benchmarks.recommend_report import tables
 
-    between_marks(DOC, tables(results))
+    found = tables(results)
+    if "cluster" in found:
+        between_marks(DOC.with_name("interactions.md"), {"cluster": found.pop("cluster")})
+    between_marks(DOC, found)
 
 
 def alone(function: Any, *arguments: Any) -> Any:
@@ -368,7 +396,7 @@ def peak_gb() -> float:
 def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = {kind.__name__: kind for kind in (sets, popular, peers, extend, prepare, engines, report)}
+    kinds = {kind.__name__: kind for kind in (sets, popular, peers, extend, prepare, engines, cluster, report)}
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--data", type=Path, default=os.environ.get("SUPERBLOOM_DATA"), help="folder of the real data")
     parser.add_argument("--work", type=Path, default=Path("recommend-runs"), help="folder for corpora and events")
@@ -377,6 +405,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--split", choices=("valid", "test"), default="test")
     parser.add_argument("--rectools", type=Path, help="Python of the environment of RecTools")
+    parser.add_argument("--before", type=Path, help="prepare: folder src of an earlier version, measured as well")
     parser.add_argument("--peers", nargs="*", default=["bert4rec", "sasrec"], help="models of RecTools")
     parser.add_argument(
         "--options", nargs="*", default=[], help="of the model or its training: dim=64 learning_rate=1e-3"

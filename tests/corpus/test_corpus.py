@@ -127,6 +127,31 @@ def test_rows_of_a_split_have_something_to_hide_and_something_to_see():
     assert expected
 
 
+def test_rows_given_for_a_split_are_held_out_whole():
+    rows = [["a", "b"]] * 60
+    by_key = split_of(map(str, range(60)))
+    both = Corpus.from_sequences(rows, valid=[["b", "c"]], test=[["a", "d"], ["c"]])
+    assert both.sequences["key"].to_pylist()[-3:] == ["valid 0", "test 0", "test 1"]
+    assert both.splits.tolist() == [0] * 60 + [1, 2, 2]
+    assert both.vocab.names(both.row(61)) == ["a", "d"]
+    assert both.info["split"] == "validation: the rows given for validation; test: the rows given for the test"
+    only_test = Corpus.from_sequences(rows, test=[["a", "d"]])
+    assert only_test.splits.tolist() == [*np.where(by_key == 1, 1, 0), 2]
+    assert 1 in only_test.splits
+    only_valid = Corpus.from_sequences(rows, valid=[["b", "a"]])
+    assert only_valid.splits.tolist() == [0] * 60 + [1]
+    with pytest.raises(InputError, match="targets with valid or test given; give all rows at once"):
+        Corpus.from_sequences(rows, test=rows, targets=rows)
+
+
+def test_a_manifest_says_which_elements_are_asked(tmp_path):
+    corpus = Corpus.from_sequences([["a", "b"]])
+    corpus.info["asks"] = "some"
+    corpus.save(tmp_path / "corpus")
+    with pytest.raises(InputError, match=r"corpus.json: asks='some'; 'first' or 'every' held-out element of a row is"):
+        Corpus.open(tmp_path / "corpus")
+
+
 def _edited(corpus: Corpus, **columns: pa.Array) -> Corpus:
     table = corpus.sequences
     for name, values in columns.items():

@@ -70,13 +70,18 @@ def test_excluded_names_are_never_answered(superbloom):
 
 def test_only_allowed_names_are_answered_in_the_order_of_all(superbloom):
     context = ["ring 1 name 2"]
-    everyone = superbloom.predict(context, k=192)
     allow = [f"ring {r} name 5" for r in range(24)]
-    expected = [(p.name, p.score) for p in everyone if p.name in allow]
-    assert [(p.name, p.score) for p in superbloom.predict(context, k=192, allow=allow)] == expected
-    assert [(p.name, p.score) for p in superbloom.predict(context, k=3, allow=iter(allow * 2))] == expected[:3]
-    rest = superbloom.predict(context, k=192, allow=allow, exclude=[expected[0][0], "ring 1 name 2"])
-    assert [(p.name, p.score) for p in rest] == expected[1:]
+    expected = [p for p in superbloom.predict(context, k=192) if p.name in allow]
+
+    def check(found, wanted):
+        assert [p.name for p in found] == [p.name for p in wanted]
+        # Sums over other names are added in another order, so the last bit may differ.
+        assert [p.score for p in found] == pytest.approx([p.score for p in wanted], rel=1e-6)
+
+    check(superbloom.predict(context, k=192, allow=allow), expected)
+    check(superbloom.predict(context, k=3, allow=iter(allow * 2)), expected[:3])
+    rest = superbloom.predict(context, k=192, allow=allow, exclude=[expected[0].name, "ring 1 name 2"])
+    check(rest, expected[1:])
 
 
 def test_no_name_less_likely_than_asked_is_answered(superbloom):

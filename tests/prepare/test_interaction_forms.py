@@ -158,5 +158,5 @@ def test_lines_ask_whether_their_first_field_is_a_user(tmp_path, content, is_ask
     named = {} if is_asked else {"user": 0, "item": 1}
     prepare_interactions(path, tmp_path / "corpus", **LOOSE, **named, notice=notices.append)
     assert [line.split(": ")[1] for line in notices] == is_asked * [
-        "is the first field of each line a user? If it is an item, use `prepare sequences --sep ' '`"
+        "is the first field of each line a user? If it is an item, use --format sessions"
     ]

@@ -41,7 +41,7 @@ CSV = "user_id,item_id,ts\nu,a,1\nu,b,2\n"
         (CSV.encode("utf-16"), {}, "is not text; .*for UTF-16 give --encoding utf-16"),
         ("å".encode("latin-1"), {"encoding": "utf-16"}, "is not utf-16"),
         (CSV, {"encoding": "latin-99"}, "encoding 'latin-99' is unknown; utf-8, latin-1"),
-        (CSV, {"format": "json"}, "format='json': 'auto' or 'table' or 'lines' or 'jsonl' is allowed"),
+        (CSV, {"format": "json"}, "format='json': 'auto' or 'table' or 'lines' or 'sessions' or 'jsonl' is allowed"),
         ("u a b\nv a\n", {"time": "ts"}, "has lines `user item item …`, without times; leave out --time"),
         ("u,a;b\nv\n", {}, "is not a table: its first line is 'u,a;b'"),
         ("u a b\nv a\n", {"format": "table"}, "is not a table: .*give --format lines"),

@@ -195,6 +195,19 @@ def test_integers_of_numpy_and_numbers_of_columns_are_stored_as_json(tmp_path: P
     assert made.num_ids == 9
 
 
+def test_files_of_sequences_may_be_held_out(tmp_path: Path) -> None:
+    for name, text in {"train": "p a b\nq b c\n", "valid": "r c a\n", "test": "s a a\nt c d\n"}.items():
+        (tmp_path / name).write_text(text)
+    held_out = {"valid": tmp_path / "valid", "test": [tmp_path / "test"]}
+    for keyed, keys in ((True, [*"pqrst"]), (False, ["1", "2", "valid 1", "test 1", "test 2"])):
+        out = tmp_path / f"corpus-{keyed}"
+        prepare_sequences(tmp_path / "train", out, sep=" ", keyed=keyed, **held_out)
+        corpus = Corpus.open(out)
+        assert corpus.sequences["key"].to_pylist() == keys
+        assert corpus.splits.tolist() == [0, 0, 1, 2, 2]
+        assert corpus.info["source"] == "train, valid, test"
+
+
 def test_an_empty_separator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="sep='': a tab, ' ', ',' or another text is allowed"):
         prepare_sequences("file", tmp_path / "corpus", sep="")

@@ -17,7 +17,7 @@ COMMANDS = {
     "plan": (config.ModelConfig, config.TrainConfig),
     "predict": (config.QueryOptions, config.HeadOptions),
     "evaluate": (config.EvaluateOptions, config.HeadOptions, config.WriteOptions),
-    "recommend": (config.RecommendOptions, config.WriteOptions),
+    "recommend": (config.RecommendOptions, config.BatchOptions, config.WriteOptions),
     "similar": (config.SimilarOptions,),
     "extend": (config.ExtendOptions, config.WriteOptions),
     "serve": (config.Settings, config.HeadOptions),

@@ -12,7 +12,7 @@ import pytest
 from superbloom import Superbloom
 from superbloom.corpus import Corpus
 from superbloom.errors import InputError
-from superbloom.prepare.interactions import from_interactions, prepare_interactions
+from superbloom.prepare.interactions import from_interactions, from_sessions, prepare_interactions
 from superbloom.store import model_folder as store
 from tests.support import serving
 from tests.support.logs import LOG, described, lines, reference, table
@@ -66,6 +66,22 @@ def odd_events(size: int = 400) -> list[tuple]:
     users, items = rng.integers(len(names), size=(2, size)).tolist()
     times = [None if time == 30 else time - 10 for time in rng.integers(31, size=size).tolist()]
     return [(names[user], names[item], time) for user, item, time in zip(users, items, times, strict=True)]
+
+
+def test_both_engines_hold_out_what_tables_say():
+    events = odd_events()
+    tables = {name: table(events[at::5]) for name, at in (("valid", 3), ("test", 4))}
+    train = table([event for at, event in enumerate(events) if at % 5 < 3])
+    by_spark, by_duck = (
+        from_interactions(train, **tables, time="ts", min_item_count=30, engine=engine)
+        for engine in ("spark", "duckdb")
+    )
+    assert described(by_spark) == described(by_duck)
+    assert by_spark.info["held out"] == by_duck.info["held out"]
+    pairs = [
+        from_sessions([["a", "b"], ["b"]], test=[(["a", "b"], "a")], engine=engine) for engine in ("spark", "duckdb")
+    ]
+    assert pairs[0].checksums == pairs[1].checksums
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def _measure(model: Path, corpus: Path, chosen: EvaluateOptions, options: dict[s
 
     predictor = Predictor(load(model).model, **head)
     rows = Corpus.open(corpus)
-    available = len(rows.rows(chosen.split))
+    available = rows.num_asked(chosen.split)
     with counting("evaluating", chosen.draws or min(available, chosen.rows or available)) as progress:
         return evaluate(predictor, rows, progress=progress, **vars(chosen))
 

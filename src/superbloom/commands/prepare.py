@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, notice, print_json, print_rows, q
+from superbloom.commands.examples import epilog
 from superbloom.commands.options import Json, Out, given, may_overwrite, options_of
 from superbloom.config import (
     InteractionsOptions,
@@ -26,7 +27,7 @@ EXIT_INTERRUPTED = 130
 app = typer.Typer(help="Turn your data into a corpus folder.", no_args_is_help=True)
 
 
-@app.command("wikipedia")
+@app.command("wikipedia", epilog=epilog("wikipedia"))
 @options_of(WikipediaOptions, WriteOptions)
 def prepare_wikipedia(
     dumps: Annotated[list[str], typer.Argument(help="pages-articles files: .xml, .bz2, .xz, .gz, .zst; - is stdin.")],
@@ -44,7 +45,7 @@ def prepare_wikipedia(
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-@app.command("sequences")
+@app.command("sequences", epilog=epilog("sequences"))
 @options_of(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Annotated[
@@ -60,7 +61,7 @@ def prepare_sequences(
     _prepare(prepare_sequences, files, out, SequencesOptions, options, json_)
 
 
-@app.command("interactions")
+@app.command("interactions", epilog=epilog("interactions"))
 @options_of(InteractionsOptions, WriteOptions)
 def prepare_interactions(
     files: Annotated[
@@ -79,7 +80,7 @@ def prepare_interactions(
     _prepare(prepare_interactions, files, out, InteractionsOptions, options, json_)
 
 
-@app.command("text")
+@app.command("text", epilog=epilog("text"))
 @options_of(TextOptions, WriteOptions)
 def prepare_text(
     files: Annotated[

@@ -1,7 +1,8 @@
 """Every option and its default, written once. The command line, Python and HTTP are made from these classes."""
 
+from superbloom.config.batch import BatchOptions
 from superbloom.config.model import MAX_HASHES, MAX_SEQ_LEN, SIZES, ModelConfig, with_proportions
-from superbloom.config.option import check_known, document, make
+from superbloom.config.option import check_known, document, environment_name, make
 from superbloom.config.presets import PRESET_NAMES, PRESETS, RECIPES, Preset, preset_options, split_options
 from superbloom.config.query import (
     RARELY_REPEATED,
@@ -14,6 +15,7 @@ from superbloom.config.query import (
     SimilarOptions,
 )
 from superbloom.config.readers import (
+    HISTORY_OPTIONS,
     InteractionsOptions,
     SequencesOptions,
     SyntheticOptions,
@@ -26,6 +28,7 @@ from superbloom.config.writing import WriteOptions
 
 __all__ = [
     "COUNT_OPTIONS",
+    "HISTORY_OPTIONS",
     "MAX_HASHES",
     "MAX_SEQ_LEN",
     "PRESETS",
@@ -33,6 +36,7 @@ __all__ = [
     "RARELY_REPEATED",
     "RECIPES",
     "SIZES",
+    "BatchOptions",
     "EvaluateOptions",
     "ExtendOptions",
     "HeadOptions",
@@ -52,6 +56,7 @@ __all__ = [
     "WriteOptions",
     "check_known",
     "document",
+    "environment_name",
     "make",
     "preset_options",
     "split_options",

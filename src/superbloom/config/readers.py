@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from numbers import Integral
 from typing import Any, Literal, TypeVar
@@ -29,14 +29,21 @@ from superbloom.config.option import (
 
 T = TypeVar("T")
 
+# The options of InteractionsOptions that say how a log is read, not what is left out of it or held out.
+HISTORY_OPTIONS = (
+    *("user", "item", "time", "time_format", "rating", "min_rating", "drop_repeats"),
+    *("engine", "memory", "format", "encoding"),
+)
+
 GB = 10**9
 DEFAULT_MEMORY_BYTES = 2 * GB
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = GB // 4, 100_000 * GB
 MAX_LIST_SETS = 1_000_000  # sets of lists that a row of a made-up world may have
+MIN_ITEM_COUNT = 5  # events of an item, unless files say what is held out
 
 Split = Literal["last", "time", "user"]
 EngineName = Literal["duckdb", "spark"]
-LogFormat = Literal["auto", "table", "lines", "jsonl"]
+LogFormat = Literal["auto", "table", "lines", "sessions", "jsonl"]
 OnBadBytes = Literal["strict", "replace"]
 
 
@@ -47,6 +54,18 @@ def reader_options(kind: type[T], options: T | None, given: Mapping[str, Any]) -
     5
     """
     return make(kind, (vars(options) if options else {}) | dict(given))
+
+
+def _held_out_files(what: str, without: str) -> Any:
+    return option((), f"A file of {what}.", shown_default=without)
+
+
+def _settle_files(options: Any) -> None:
+    """Make tuples of what was given as held-out files: one path, several, or None."""
+    for name in ("valid", "test"):
+        files = getattr(options, name)
+        files = () if files is None else (files,) if isinstance(files, str | os.PathLike) else files
+        object.__setattr__(options, name, tuple(map(os.fspath, files)))
 
 
 def _memory(help: str, low: int) -> int:
@@ -65,8 +84,11 @@ class SequencesOptions:
     )
     max_names: int | None = option(None, "Keep only the most frequent names.", whole(1))
     min_count: int = option(1, "Leave out names that occur less often.", whole(1))
+    valid: tuple[str, ...] = _held_out_files("validation rows", "by the keys of rows")
+    test: tuple[str, ...] = _held_out_files("test rows", "by the keys of rows; none with --valid")
 
     def __post_init__(self) -> None:
+        _settle_files(self)
         settle(self, *([] if self.sep else ["sep='': a tab, ' ', ',' or another text is allowed"]))
 
 
@@ -82,17 +104,30 @@ class InteractionsOptions:
     )
     rating: str | None = option(None, "Column of ratings or weights, for --min-rating.")
     min_rating: float | None = option(None, "Leave out events with a lower rating.", FINITE)
-    min_item_count: int = option(5, "Leave out items with fewer events.", whole(1))
+    min_item_count: int | None = option(
+        None,
+        "Leave out items with fewer events.",
+        whole(1),
+        shown_default=f"{MIN_ITEM_COUNT}; 1 with --valid or --test",
+    )
     min_user_count: int = option(2, "Leave out users with fewer events left.", whole(1))
     max_names: int | None = option(None, "Keep only the most frequent items.", whole(1))
-    split: Split = option(
-        "last", "What is held out. last: the end of each row; time: the last 10 % of events; user: some rows."
+    split: Split | None = option(
+        None,
+        "What is held out. last: the end of each row; time: the last 10 % of events; user: some rows.",
+        shown_default="last",
     )
+    valid: tuple[str, ...] = _held_out_files(
+        "validation events, instead of --split", "by --split; the end of training rows with --test"
+    )
+    test: tuple[str, ...] = _held_out_files("test events, instead of --split", "by --split; none with --valid")
     drop_repeats: bool = option(False, "Keep only the first event of a user with each item.", flag="--drop-repeats")
     engine: EngineName = option("duckdb", "duckdb, or spark for logs beyond one machine.")
     memory: int = _memory("Memory to use: GB on the command line, bytes in Python.", MIN_MEMORY_BYTES)
     format: LogFormat = option(
-        "auto", "auto, table, jsonl: an object per line, or lines: a user and the items in order on each line."
+        "auto",
+        "auto, table, jsonl: an object per line, lines: a user and the items in order on each line, or sessions: only "
+        "the items.",
     )
     encoding: str = option("utf-8", "Encoding of text: utf-8, latin-1 …")
 
@@ -100,9 +135,25 @@ class InteractionsOptions:
         for name in ("user", "item", "time", "rating"):
             if isinstance(place := getattr(self, name), Integral):  # the number of a column
                 object.__setattr__(self, name, str(place))
+        _settle_files(self)
         settle(self, *self._conflicts())
 
+    @property
+    def is_split(self) -> bool:
+        """Whether files or tables say what is held out, instead of a rule."""
+        return bool(self.valid or self.test)
+
+    def with_defaults(self) -> InteractionsOptions:
+        """The same options, with the defaults that depend on others filled in."""
+        fewest = (1 if self.is_split else MIN_ITEM_COUNT) if self.min_item_count is None else self.min_item_count
+        rule: Split | None = None if self.is_split else self.split or "last"
+        return replace(self, min_item_count=fewest, split=rule)
+
     def _conflicts(self) -> Iterator[str]:
+        if self.is_split:
+            yield from self._conflicts_of_files()
+        if self.format == "sessions" and (self.time is not None or self.rating is not None):
+            yield "format='sessions' has no times or ratings; leave out --time and --rating"
         if self.split == "time" and self.time is None:
             yield "split='time' needs a column of times; name it: --time timestamp"
         if (self.rating is None) != (self.min_rating is None):
@@ -111,6 +162,15 @@ class InteractionsOptions:
             yield f"time_format={self.time_format!r} needs a column of times; name it: --time date"
         if self.time_format is not None and not _is_time_format(self.time_format):
             yield f"time_format={self.time_format!r}: directives of strptime are allowed, like '%d.%m.%Y %H:%M'"
+
+    def _conflicts_of_files(self) -> Iterator[str]:
+        given = " and ".join(f"--{name}" for name in ("valid", "test") if getattr(self, name))
+        if self.split is not None:
+            yield f"split={self.split!r} and {given}: both say what is held out; give one of them"
+        if self.drop_repeats:
+            yield f"drop_repeats=True and {given}: drop repeats before you split the log"
+        if self.max_names is not None:
+            yield f"max_names={self.max_names} and {given}: would leave out what is asked; use --min-item-count"
 
 
 def _is_time_format(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from superbloom.corpus.checks import checked_share
 from superbloom.corpus.corpus import Corpus
-from superbloom.corpus.numbering import check_enough_names
+from superbloom.corpus.numbering import as_text, check_enough_names
 from superbloom.corpus.segmenter import UNKNOWN_TOKEN, Kind, Segmenter
 from superbloom.corpus.segments import Segments, cut_segments, draws_per_segment, ids_per_segment, segment_lengths
 from superbloom.corpus.splits import SPLITS, split_of
@@ -32,6 +32,7 @@ __all__ = [
     "Segments",
     "Vocab",
     "Words",
+    "as_text",
     "check_enough_names",
     "checked_share",
     "cut_segments",

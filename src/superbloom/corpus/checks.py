@@ -38,6 +38,13 @@ def check_sequences(path: Path, sequences: pa.Table, num_ids: int, num_targets: 
             raise InputError(f"{path}: rows must follow one another, with one target per id; write it again")
 
 
+def check_asks(path: Path, info: dict[str, Any]) -> None:
+    """Refuse a manifest whose `asks` says something else than which held-out elements are asked."""
+    asks = info.get("asks", "first")
+    if asks not in ("first", "every"):
+        raise InputError(f"{path}: asks={reprlib.repr(asks)}; 'first' or 'every' held-out element of a row is allowed")
+
+
 def checked_share(path: Path, name: str, value: Any) -> float | None:
     """The share that a manifest has under a name: a number from 0 to 1, or null."""
     if value is None or (type(value) in (int, float) and 0 <= value <= 1):

@@ -7,14 +7,15 @@
 
 A row is a page with its links, a user with items, or a document with words. splits.py assigns rows to splits.
 Rows in the order of time (prepare/interactions/) are cut instead. A training row ends before valid_from; validation
-predicts the element at valid_from, and the test predicts the element at test_from.
+predicts the element at valid_from, and the test predicts the element at test_from. Where info["asks"] is "every", they
+predict all elements from valid_from to before test_from, and all from test_from on.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count, repeat
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from superbloom.corpus.checks import check_sequences, checked_share
+from superbloom.corpus.checks import check_asks, check_sequences, checked_share
 from superbloom.corpus.numbering import Numbering, as_text, check_name_limits, zip_equal
 from superbloom.corpus.repeats import share_of_repeats
 from superbloom.corpus.splits import SPLIT_RULE, SPLITS, split_of
@@ -79,6 +80,8 @@ class Corpus:
         rows: Iterable[Sequence[str]],
         keys: Iterable[str] | None = None,
         *,
+        valid: Iterable[Sequence[str]] | None = None,
+        test: Iterable[Sequence[str]] | None = None,
         targets: Iterable[Sequence[str]] | None = None,
         min_count: int = 1,
         max_names: int | None = None,
@@ -86,26 +89,43 @@ class Corpus:
     ) -> Self:
         """Number the names of rows.
 
-        keys: one per row; the default is the row's number. targets: per row, one name of a second vocabulary for each
-        of its names. Names that occur less than min_count times, or are not among the max_names most frequent, are
-        left out.
+        keys: one per row; the default is the row's number. valid, test: rows to hold out whole; their keys are `valid`
+        or `test` and their number. Without both, keys decide what is held out (splits.py). targets: per row, one name
+        of a second vocabulary for each of its names. Names that occur less than min_count times, or are not among the
+        max_names most frequent, are left out.
         """
         keyed = zip(count(), rows, strict=False) if keys is None else zip_equal(keys, rows, "keys", "rows")
-        return cls.from_keyed(keyed, targets=targets, min_count=min_count, max_names=max_names, source=source)
+        held_out: dict[str, Any] = {
+            name: _numbered(name, given) for name, given in (("valid", valid), ("test", test)) if given is not None
+        }
+        limits: dict[str, Any] = {"min_count": min_count, "max_names": max_names}
+        return cls.from_keyed(keyed, **held_out, targets=targets, **limits, source=source)
 
     @classmethod
     def from_keyed(
         cls,
         rows: Iterable[tuple[str | int, Sequence[str]]],
         *,
+        valid: Iterable[tuple[str | int, Sequence[str]]] | None = None,
+        test: Iterable[tuple[str | int, Sequence[str]]] | None = None,
         targets: Iterable[Sequence[str]] | None = None,
         min_count: int = 1,
         max_names: int | None = None,
         source: str = "sequences",
     ) -> Self:
-        """Number the names of (key, names) pairs. They are read once, so they may come straight from a file."""
+        """Number the names of (key, names) pairs. They are read once, so they may come straight from a file.
+
+        valid, test: rows to hold out whole, in the same form. Without valid, keys decide which of the other rows are
+        held out for validation; without test, none is held out for the test.
+        """
         check_name_limits(min_count, max_names)
         inputs, outputs, keys, lengths = Numbering(), Numbering(), [], array("q")
+        is_split, codes = valid is not None or test is not None, array("b")
+        if is_split:
+            if targets is not None:
+                raise InputError("targets with valid or test given; give all rows at once, so that keys split them")
+            parts = {"train": rows, "valid": valid or (), "test": test or ()}
+            rows = (pair for name, part in parts.items() for pair in _coded(part, SPLITS[name], codes))
         pairs = zip(rows, repeat(()), strict=False) if targets is None else zip_equal(rows, targets, "rows", "targets")
         for number, (pair, target) in enumerate(pairs):
             try:
@@ -120,6 +140,10 @@ class Corpus:
         row_of = np.repeat(np.arange(len(lengths)), lengths)
         kept = ids >= 0
         splits = split_of(keys)  # before the column of keys: it reports which key holds a lone surrogate
+        if is_split:
+            given = np.array(codes, np.int8)
+            by_key = (given == SPLITS["train"]) & (splits == SPLITS["valid"]) & (valid is None)
+            splits = np.where(by_key, splits, given)
         columns: dict[str, Any] = {
             "key": pa.array(keys, type=pa.large_string()),
             "ids": _lists(ids[kept], row_of[kept], len(lengths)),
@@ -132,6 +156,9 @@ class Corpus:
         filled = np.bincount(row_of[kept], minlength=len(lengths)) > 0
         sequences = pa.table(columns).filter(pa.array(filled)).combine_chunks()
         info: dict[str, Any] = {"source": source, "min_count": min_count}
+        if is_split:
+            which = "the rows given for validation" if valid is not None else "rows whose key's md5 says validation"
+            info["split"] = f"validation: {which}; test: {'nothing' if test is None else 'the rows given for the test'}"
         left_out = {"names": inputs.num_names - len(vocab), "ids": int((~kept).sum()), "rows": int((~filled).sum())}
         if any(left_out.values()):
             info["left out"] = left_out
@@ -154,6 +181,7 @@ class Corpus:
         target_vocab = Vocab.open(folder / "targets.arrow") if has_targets else None
         vocab = Vocab.open(folder / "vocab.arrow")
         check_sequences(folder / "sequences.arrow", sequences, len(vocab), len(target_vocab or vocab))
+        check_asks(folder / MANIFESTS["corpus"], manifest["info"])
         corpus = cls(vocab, sequences, target_vocab, manifest["info"])
         if "repeats" in manifest:  # without it, in folders of earlier releases, it is measured when it is asked for
             corpus.repeats = checked_share(folder / MANIFESTS["corpus"], "repeats", manifest["repeats"])
@@ -234,10 +262,37 @@ class Corpus:
     def rows(self, split: str) -> np.ndarray:
         """Return the rows of a split with at least two elements: one to hold out and one to see."""
         if self.is_ordered and split in self.cuts:
-            cut = self.cuts[split]
-            end = self.cuts["test"] if split == "valid" else np.diff(self.offsets)
-            return np.flatnonzero((cut >= 1) & (cut < end))
+            begin, end = self._asked_range(split)
+            return np.flatnonzero(begin < end)
         return np.flatnonzero(self._is_in(split) & (self.ends - self.offsets[:-1] >= 2))
+
+    def asked(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """The elements that a split asks in rows in the order of time: their rows and their positions in them.
+
+        These are the elements from the cut on, or only the first of them (asks_every). An element is asked if
+        another one precedes it.
+        """
+        begin, end = self._asked_range(split)
+        counts = np.maximum(0, end - begin)
+        rows = np.repeat(np.arange(len(self)), counts)
+        return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
+
+    def _asked_range(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Per row, the positions that a split asks: from begin to before end."""
+        cut = self.cuts[split].astype(np.int64)
+        end = self.cuts["test"].astype(np.int64) if split == "valid" else np.diff(self.offsets)
+        if self.asks_every:
+            return np.maximum(1, cut), end
+        return cut, np.where(cut >= 1, np.minimum(cut + 1, end), cut)
+
+    @property
+    def asks_every(self) -> bool:
+        """Whether every held-out element of a row in the order of time is asked, instead of the first one."""
+        return self.info.get("asks") == "every"
+
+    def num_asked(self, split: str) -> int:
+        """The number of elements that a split asks: one per row, unless rows are in the order of time."""
+        return len(self.asked(split)[0]) if self.is_ordered and split in self.cuts else len(self.rows(split))
 
     def id_counts(self, split: str, inputs: bool = False) -> np.ndarray:
         """Count how often each id is a target in a split, or an input if inputs is set; (ids of that vocabulary,)."""
@@ -294,6 +349,18 @@ class Corpus:
 
 def _replaced(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, column)
+
+
+def _numbered(name: str, rows: Iterable[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The rows with keys that are this name and their number."""
+    return ((f"{name} {number}", row) for number, row in enumerate(rows))
+
+
+def _coded(rows: Iterable[Any], code: int, codes: array[int]) -> Iterator[Any]:
+    """The rows, each noted as one of this split."""
+    for row in rows:
+        codes.append(code)
+        yield row
 
 
 def _lists(values: np.ndarray, row_of: np.ndarray, num_rows: int) -> pa.LargeListArray:

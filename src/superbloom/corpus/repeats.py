@@ -29,27 +29,24 @@ def share_of_repeats(ids: np.ndarray, begins: np.ndarray, ends: np.ndarray, is_o
     parts = np.flatnonzero(np.diff(np.cumsum(lengths) // MAX_ELEMENTS, prepend=0))
     found = 0
     for part in np.split(np.arange(len(lengths)), parts):
-        row = np.repeat(part, lengths[part])
+        row = np.repeat(np.arange(len(part)), lengths[part])
         before = np.cumsum(lengths[part]) - lengths[part]  # elements of the rows before each row
         at = np.arange(len(row)) + np.repeat(begins[part] - before, lengths[part])
-        found += int(are_repeated(row, ids[at], is_ordered).sum())
+        found += repeated(row << 32 | ids[at], is_ordered)
     total = int(lengths.sum()) - (len(lengths) if is_ordered else 0)  # the first event of a log has no context
     return found / max(1, total)
 
 
-def are_repeated(row: np.ndarray, ids: np.ndarray, is_ordered: bool) -> np.ndarray:
-    """Whether each element stands in its own context. row: the row of each element.
+def repeated(keys: np.ndarray, is_ordered: bool) -> int:
+    """How many elements stand in their own context. keys: (elements,) int64, different for each row and id.
 
-    >>> row, ids = np.array([0, 0, 0, 1]), np.array([7, 8, 7, 7])
-    >>> are_repeated(row, ids, is_ordered=True).tolist(), are_repeated(row, ids, is_ordered=False).tolist()
-    ([False, False, True, False], [True, False, True, False])
+    >>> keys = np.array([7, 8, 7, 107])         # three elements of a row, and one of another
+    >>> repeated(keys, is_ordered=True), repeated(keys, is_ordered=False)
+    (1, 2)
     """
-    order = np.lexsort((ids, row))  # stable: equal ids of a row stay in their order
-    same = (np.diff(row[order]) == 0) & (np.diff(ids[order]) == 0)
-    found = np.zeros(len(ids), dtype=bool)
-    if is_ordered:
-        found[order[1:][same]] = True
-    else:
-        near = same & (np.diff(order) < REACH)
-        found[order[1:][near]] = found[order[:-1][near]] = True
-    return found
+    if is_ordered:  # all but the first of equal keys
+        ordered = np.sort(keys)
+        return int((ordered[1:] == ordered[:-1]).sum())
+    order = np.argsort(keys, kind="stable")  # equal keys stay in their order
+    near = (np.diff(keys[order]) == 0) & (np.diff(order) < REACH)
+    return int((np.append(near, False) | np.append(False, near)).sum())

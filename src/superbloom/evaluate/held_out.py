@@ -1,4 +1,4 @@
-"""Held-out elements: which element of which row is hidden (Sec. 3.1)."""
+"""Held-out elements: which elements of which rows are hidden (Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class HeldOut:
 
     before: what was seen, as ids of the vocabulary that is predicted. In rows in order of time, these are all ids of
     the row before the hidden element, otherwise the context. None: the context, which is of that vocabulary.
+    row (rows,): the row of the corpus that each hidden element is in; a row may have several.
     """
 
     ids: np.ndarray
     places: np.ndarray
     targets: np.ndarray
     before: Sequence[np.ndarray] | None = None
+    row: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -43,19 +45,24 @@ class HeldOut:
         """Hide one element in each row of a split, in at most `limit` rows.
 
         draws: the number of hidden elements. Rows repeat if there are fewer, and some are left out if there are more.
-        Rows in order of time never repeat: limit and draws choose evenly spaced rows.
+        In rows in order of time, the corpus says which elements are hidden. Each is hidden once: limit and draws
+        choose evenly spaced ones.
         """
         if not SEED.holds(plain(seed)):
             raise InputError(f"seed={seed} given; {SEED.text} is allowed")
-        rows = corpus.rows(split)
-        if corpus.is_ordered and split in corpus.cuts:  # rows are sorted by key, so the first ones are no fair sample
+        is_cut = corpus.is_ordered and split in corpus.cuts
+        rows, positions = corpus.asked(split) if is_cut else (corpus.rows(split), np.empty(0, np.int64))
+        if is_cut:  # rows are sorted by key, so the first ones are no fair sample
             limit = min(part for part in (limit, draws, len(rows)) if part is not None)
-            rows = rows[np.arange(limit) * len(rows) // max(1, limit)]
+            chosen = np.arange(limit) * len(rows) // max(1, limit)
+            rows, positions = rows[chosen], positions[chosen]
         rows = rows[:limit]
         if not len(rows):
-            raise InputError(f"the corpus has no {split} row of two or more ids; give more or longer rows")
-        if corpus.is_ordered and split in corpus.cuts:
-            return cls._next(corpus, rows, corpus.cuts[split], seq_len)
+            raise InputError(
+                f"the corpus has no {split} row of two or more ids; give more or longer rows, or ask another split"
+            )
+        if is_cut:
+            return cls._next(corpus, rows, positions, seq_len)
         if draws is not None:
             rows = np.resize(rows, draws)
         first = draws_per_segment(corpus)
@@ -67,19 +74,19 @@ class HeldOut:
         ids = found.ids.astype(np.int64)
         ids[number, places] = Special.MASK
         before = None if corpus.target_vocab is None else _as_targets(corpus, [row[row >= 0] for row in ids])
-        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64), before)
+        return cls(ids, places, corpus.targets[found.at[number, places]].astype(np.int64), before, rows)
 
     @classmethod
-    def _next(cls, corpus: Corpus, rows: np.ndarray, cut: np.ndarray, seq_len: int) -> HeldOut:
-        """Hide the element at the cut of each row: the last elements before it, then a mask."""
-        places = np.minimum(cut[rows], seq_len - 1).astype(np.int64)
-        hidden = corpus.offsets[rows] + cut[rows]
+    def _next(cls, corpus: Corpus, rows: np.ndarray, positions: np.ndarray, seq_len: int) -> HeldOut:
+        """Hide the element at a position of each of these rows: the last elements before it, then a mask."""
+        places = np.minimum(positions, seq_len - 1)
+        hidden = corpus.offsets[rows] + positions
         column = np.arange(places.max() + 1)
         at = np.minimum((hidden - places)[:, None] + column, hidden[:, None])
         ids = np.where(column < places[:, None], corpus.ids[at], int(Special.PAD)).astype(np.int64)
         ids[np.arange(len(rows)), places] = Special.MASK
         before = [corpus.ids[begin:end] for begin, end in zip(corpus.offsets[rows], hidden, strict=True)]
-        return cls(ids, places, corpus.targets[hidden].astype(np.int64), _as_targets(corpus, before))
+        return cls(ids, places, corpus.targets[hidden].astype(np.int64), _as_targets(corpus, before), rows)
 
     def under(self, numbers: np.ndarray, target_numbers: np.ndarray) -> HeldOut:
         """The same hidden elements with the ids of another vocabulary: numbers[id], −1 if it lacks the name.
@@ -97,12 +104,13 @@ class HeldOut:
         ids = np.take_along_axis(ids, np.argsort(is_unknown, axis=1, kind="stable"), axis=1)
         ids[np.arange(ids.shape[1]) >= ids.shape[1] - is_unknown.sum(axis=1)[:, None]] = Special.PAD
         before = None if self.before is None else _renumbered(target_numbers, self.before)
-        return HeldOut(ids, places, target_numbers[self.targets], before)
+        return HeldOut(ids, places, target_numbers[self.targets], before, self.row)
 
     def take(self, rows: np.ndarray) -> HeldOut:
         """Only these rows."""
         before = None if self.before is None else [self.before[row] for row in rows]
-        return HeldOut(self.ids[rows], self.places[rows], self.targets[rows], before)
+        row = None if self.row is None else self.row[rows]
+        return HeldOut(self.ids[rows], self.places[rows], self.targets[rows], before, row)
 
     def seen(self, part: slice) -> Tensor:
         """What was seen before the hidden elements of some rows: ids (rows, any), padded with −1.

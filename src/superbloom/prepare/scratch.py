@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from superbloom.storage import remove_dead, temporary_prefix
 
@@ -37,3 +38,34 @@ def mapped(path: Path, kind: type, size: int) -> np.ndarray:
         else:
             file.truncate(length)
     return np.memmap(path, kind, "r+", shape=size)
+
+
+class Growing:
+    """Numbers that come in pieces, as one array in a new file. It stays usable after the file is removed."""
+
+    def __init__(self, path: Path, kind: type) -> None:
+        self.path, self.kind, self.size = path, kind, 0
+        path.write_bytes(b"")
+
+    def add(self, piece: np.ndarray) -> None:
+        with self.path.open("ab") as file:
+            file.write(np.ascontiguousarray(piece, self.kind).data)
+        self.size += len(piece)
+
+    def array(self) -> np.ndarray:
+        return np.memmap(self.path, self.kind, "r+", shape=self.size) if self.size else np.zeros(0, self.kind)
+
+
+def mapped_text(path: Path, pieces: Iterable[pa.Array]) -> pa.LargeStringArray:
+    """Text that comes in pieces, without nulls, as one array in two new files."""
+    text, ends = Growing(path, np.uint8), Growing(path.with_name(f"{path.name}-ends"), np.int64)
+    ends.add(np.zeros(1))
+    for piece in pieces:
+        if len(piece):
+            piece = piece.cast(pa.large_string())
+            _, offsets, data = piece.buffers()
+            here = np.frombuffer(offsets, np.int64)[piece.offset : piece.offset + len(piece) + 1]
+            ends.add(here[1:] - here[0] + text.size)
+            text.add(np.frombuffer(data or b"", np.uint8)[here[0] : here[-1]])
+    buffers = [None, pa.py_buffer(ends.array()), pa.py_buffer(text.array())]
+    return pa.Array.from_buffers(pa.large_string(), ends.size - 1, buffers)

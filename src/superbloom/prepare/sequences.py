@@ -50,13 +50,23 @@ def prepare_sequences(
     """Write the corpus folder of these files: a row per line that is not empty."""
     options, paths, out = reader_options(SequencesOptions, options, given), paths_of(files), Path(out)
     with only_writer(out, "corpus", overwrite):
-        with watch("reading", total_bytes(paths), True) as progress:
+        every = [*paths, *options.valid, *options.test]
+        with watch("reading", total_bytes(every), True) as progress:
             rows = read_sequences(paths, options, progress=progress)
-            corpus = Corpus.from_keyed(
-                rows, min_count=options.min_count, max_names=options.max_names, source=source_of(paths)
-            )
+            held_out: dict[str, Any] = {
+                name: _named(name, read_sequences(given, options, progress=progress), options.keyed)
+                for name, given in (("valid", options.valid), ("test", options.test))
+                if given
+            }
+            limits: dict[str, Any] = {"min_count": options.min_count, "max_names": options.max_names}
+            corpus = Corpus.from_keyed(rows, **held_out, **limits, source=source_of(every))
         corpus.save(out, overwrite=overwrite)
     return SequencesReport(corpus.counts(), corpus.info.get("left out", {}))
+
+
+def _named(split: str, rows: Iterator[tuple[str, list[str]]], keyed: bool) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a held-out file, under keys of their own unless the file has them."""
+    return rows if keyed else ((f"{split} {key}", names) for key, names in rows)
 
 
 def read_sequences(

@@ -1,7 +1,7 @@
-"""Products of float32 matrices in bfloat16, on CPUs that have instructions for them (AMX, AVX512-BF16).
+"""Products of float32 matrices in bfloat16, on CPUs with AMX instructions.
 
 Factors are rounded to 8 bits of mantissa. Sums, weights, logits and the softmax stay in float32. On other CPUs and on
-accelerators, nothing changes.
+accelerators, nothing changes: oneDNN has such products only for AMX, not for AVX512-BF16.
 """
 
 from __future__ import annotations

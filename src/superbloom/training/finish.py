@@ -71,7 +71,8 @@ def _weighed_memory(model: Model, corpus: Corpus, config: TrainConfig, memory: M
         held_out = HeldOut.of(corpus, "valid", model.config.seq_len, draws=min(RANKING_ELEMENTS, MAX_DRAWS * rows))
         asked = [held_out, held_out.shortened()]  # people ask with one name, too
         examples = Examples.join([ranking_examples(predictor, memory, some) for some in asked if len(some)])
-        row = np.arange(len(held_out)) % rows
+        assert held_out.row is not None
+        row = np.unique(held_out.row, return_inverse=True)[1]
         memory = replace(memory, ranker=fit_ranker(examples, np.concatenate([row, row[1::2]]), corpus.num_ids))
     whole = remember(corpus, config.remember, REMEMBERED_SPLITS, **config.memory_options)
     return None if whole is None else whole.as_in(memory)

@@ -1,4 +1,4 @@
-"""The columns of a log: where they are, and their values as names and times."""
+"""The columns of a log: where they are, and their values as names, times and parts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from superbloom.errors import InputError
 
 ALLOWED = "give text or whole numbers"
 RECBOLE_TYPE = re.compile(r":(token|float)(_seq)?$")
+# What an event is for, in the order of a row. The context of a pair is read when its target is asked, and nowhere else.
+TRAIN, CONTEXT, VALID, TEST = range(4)
+PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
 MAX_EXACT = 2**53  # a float64 holds all whole numbers up to this exactly
 
 
@@ -101,7 +104,8 @@ def names_of(column: pa.ChunkedArray, name: str, where: str) -> pa.Array:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
         raise InputError(f"{where} holds bytes that are not UTF-8 text; {ALLOWED}") from None
-    return pc.if_else(pc.equal(text, ""), None, text)
+    is_empty = pc.equal(text, "")
+    return pc.if_else(is_empty, None, text) if pc.any(is_empty).as_py() else text
 
 
 def _inexact(column: pa.Array) -> bool:
@@ -126,7 +130,7 @@ def whole(values: Iterable[float | None], name: str) -> list[str | None]:
 
 def _plain(column: pa.ChunkedArray) -> tuple[pa.Array, pa.DataType]:
     """A column as one array, without a dictionary, and its type."""
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
     array = array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -4,26 +4,29 @@
     filter    rare items, items beyond the most frequent, and users with too few events are left out
     sort      by user, then time, then item; without times the events stay in the order of the log
 
-Each step writes Parquet files to the temporary folder.
+Users and items are numbers in the order of their names, or names (tables.py). What is left is read in batches into
+arrays that lie in files of the temporary folder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ibis
 import ibis.expr.types as ir
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from ibis import _
+from ibis import _ as deferred
 
 from superbloom.config import InteractionsOptions
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import Seen
+from superbloom.prepare.interactions.columns import TRAIN, Seen
 from superbloom.prepare.interactions.engines import Engine
 from superbloom.prepare.interactions.tables import Log
+from superbloom.prepare.scratch import Growing, mapped_text
 from superbloom.progress import Watch
 
 MAX_UNREADABLE_SHARE = 0.1  # if a larger share of the times cannot be read, the log is refused
@@ -31,63 +34,95 @@ MAX_UNREADABLE_SHARE = 0.1  # if a larger share of the times cannot be read, the
 
 @dataclass(frozen=True)
 class Events:
-    """The sorted events of a log, in Parquet files of its temporary folder.
+    """The sorted events of a log.
 
-    items/    item, count, number: the items that are kept, numbered by name for now
-    users/    user, count: the users that are kept, by name
-    sorted/   number, and for split="time" at: the item and the time of each event
+    users, lengths: the users that are kept, by name, and how many events each has. ids: the item of each event, a place
+    in items, which are sorted by name. times: those of the events, for split="time". parts: what each event is for, if
+    files say it (columns.py).
     """
 
     folder: Path
     seen: Seen
     counts: dict[str, int]  # of events and items at each step
-
-    def table(self, name: str) -> pa.Table:
-        """A table that fits into memory."""
-        return _table(self.folder / name)
-
-    def parts(self, name: str) -> list[Path]:
-        return _parts(self.folder / name)
+    users: pa.LargeStringArray
+    lengths: np.ndarray
+    items: pa.LargeStringArray
+    ids: np.ndarray
+    times: np.ndarray | None
+    parts: np.ndarray | None
 
 
 def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: Path, watch: Watch) -> Events:
     """Clean, filter and sort the events of a log."""
-
-    def step(table: ir.Table, name: str) -> ir.Table:
-        engine.write(table, folder / name)
-        return engine.read(folder / name)
-
     with watch("counting items", None, False):
-        raw = _named(engine.read(log.folder), log)
-        engine.write(_missing(raw), folder / "missing")
-        missing = _only_row(folder / "missing")
+        raw = _named(engine.read(log.folder), log, options.is_split)
+        missing = _only_row(engine.batches(_missing(raw), "missing"))
         _check_events(missing, log, options)
-        events = _clean(raw, options)
-        if options.time is not None or options.drop_repeats:
-            events = step(events, "events")
-        counts = step(events.group_by("item").agg(count=_.count()), "counts")
-        items = step(_kept_items(counts, options), "items")
-        engine.write(_filtered(counts, items, options), folder / "filtered")
-        filtered = _only_row(folder / "filtered")
+        events = raw.drop_null()
+        if options.drop_repeats:  # the first event of each user and item
+            events = engine.keep(events.group_by("user", "item").agg(at=deferred["at"].min()), "events")
+        elif options.time is not None:
+            events = engine.distinct(events, "events")
+        counts = engine.keep(events.group_by("item").agg(count=deferred.count(), **_held_out(options)), "counts")
+        items = engine.keep(_kept_items(counts, options), "items")
+        filtered = _only_row(engine.batches(_filtered(counts, items, options), "filtered"))
     _check_items(filtered, options)
     with watch("counting users", None, False):
-        kept = events.join(items, "item").select("user", "at", "number")
-        users = step(_kept_users(kept, options), "users")
+        part = ["part"] if options.is_split else []
+        kept = events.join(items, "item").select("user", "at", "number", *part)
+        users = engine.keep(_kept_users(kept, options), "users")
     with watch("ordering events", None, False):
-        ordered = kept.semi_join(users, "user").order_by("user", "at", "number")
-        wanted = ("number", "at") if options.split == "time" else ("number",)
-        engine.write(ordered.select(*wanted), folder / "sorted")
-    return Events(folder, log.seen, missing | filtered)
+        ordered = kept.semi_join(users, "user").order_by("user", *part, "at", "number")
+        wanted = ("number", "at") if options.split == "time" else ("number", *part)
+        arrays = _read_events(engine.batches(ordered.select(*wanted), "sorted"), log, folder)
+        by_name = {"user": users.order_by("user"), "item": items.order_by("item")}
+        names = {
+            role: _read_names(engine.batches(by_name[role], f"sorted-{role}s"), role, log, folder) for role in by_name
+        }
+    (users_kept, lengths), (items_kept, _) = names["user"], names["item"]
+    return Events(folder, log.seen, missing | filtered, users_kept, lengths, items_kept, *arrays)
 
 
-def _named(table: ir.Table, log: Log) -> ir.Table:
-    """user and item as text, and at: what orders the events of a user."""
+def _read_events(
+    batches: Iterable[pa.RecordBatch], log: Log, folder: Path
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The item of each event; its time, and what it is for, if the batches have them."""
+    ids, parts = Growing(folder / "ids", np.int32), Growing(folder / "parts", np.int8)
+    times = Growing(folder / "times", np.float64 if log.seen.fractions else np.int64)
+    for batch in batches:
+        ids.add(batch["number"].to_numpy())
+        if "at" in batch.schema.names:
+            times.add(_time_numbers(batch["at"]))
+        if "part" in batch.schema.names:
+            parts.add(batch["part"].to_numpy())
+    return ids.array(), times.array() if times.size else None, parts.array() if parts.size else None
+
+
+def _time_numbers(times: pa.Array) -> np.ndarray:
+    times = times.cast(pa.timestamp("us")) if pa.types.is_date(times.type) else times
+    return (times.cast(pa.int64()) if pa.types.is_timestamp(times.type) else times).to_numpy()
+
+
+def _read_names(
+    batches: Iterable[pa.RecordBatch], role: str, log: Log, folder: Path
+) -> tuple[pa.LargeStringArray, np.ndarray]:
+    """The names of users or items, and how many events each has."""
+    counts = Growing(folder / f"{role}-counts", np.int64)
+
+    def names() -> Iterator[pa.Array]:
+        for batch in batches:
+            counts.add(batch["count"].to_numpy())
+            yield batch[role] if log.names is None else log.names[role].take(batch[role])
+
+    return mapped_text(folder / f"{role}-names", names()), counts.array()
+
+
+def _named(table: ir.Table, log: Log, is_split: bool) -> ir.Table:
+    """user and item, and at: what orders the events of a user. With is_split also what each is for."""
+    if log.names is not None:
+        return table if is_split else table.drop("part")
     columns = log.columns
-    names = {role: _text(table[name]) for role, name in (("user", columns.user), ("item", columns.item))}
-    at = table["row"] if columns.time is None else table[columns.time]
-    if log.seen.fractions:
-        at = at.cast("float64") + table["fraction"]
-    return table.select(**names, at=at)
+    return table.select(user=_text(table[columns.user]), item=_text(table[columns.item]), at=table[columns.time])
 
 
 def _text(column: Any) -> Any:
@@ -105,17 +140,19 @@ def _missing(raw: ir.Table) -> ir.Table:
     )
 
 
-def _clean(raw: ir.Table, options: InteractionsOptions) -> ir.Table:
-    """Complete events, without exact repeats; with drop_repeats, the first event of each user and item."""
-    complete = raw.drop_null()
-    if options.drop_repeats:
-        return complete.group_by("user", "item").agg(at=_["at"].min())
-    return complete if options.time is None else complete.distinct()
+def _held_out(options: InteractionsOptions) -> dict[str, Any]:
+    """Whether some of the events of an item or user are held out; those are kept, however few they are."""
+    return {"held_out": deferred.part.max() > TRAIN} if options.is_split else {}
+
+
+def _is_frequent(counts: ir.Table, fewest: int | None, options: InteractionsOptions) -> Any:
+    enough = counts["count"] >= fewest
+    return enough | counts["held_out"] if options.is_split else enough
 
 
 def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -> ir.Table:
     """One row: how many items and events there are, and how many the filters keep."""
-    frequent = counts["count"] >= options.min_item_count
+    frequent = _is_frequent(counts, options.min_item_count, options)
     found = counts.agg(
         distinct=counts.count(),
         most=counts["count"].max(),
@@ -127,16 +164,16 @@ def _filtered(counts: ir.Table, items: ir.Table, options: InteractionsOptions) -
 
 def _kept_items(counts: ir.Table, options: InteractionsOptions) -> ir.Table:
     """The items that are kept, numbered by name for now."""
-    kept = counts.filter(counts["count"] >= options.min_item_count)
+    kept = counts.filter(_is_frequent(counts, options.min_item_count, options))
     if options.max_names is not None:
         kept = kept.order_by(ibis.desc("count"), "item").limit(options.max_names)
     number = ibis.row_number().over(order_by="item").cast("int32")
-    return kept.select("item", "count", number=number).order_by("number")
+    return kept.select("item", "count", number=number)
 
 
 def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
-    counted = kept.group_by("user").agg(count=_.count())
-    return counted.filter(counted["count"] >= options.min_user_count).order_by("user")
+    counted = kept.group_by("user").agg(count=deferred.count(), **_held_out(options))
+    return counted.filter(_is_frequent(counted, options.min_user_count, options))
 
 
 def _check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:
@@ -178,14 +215,6 @@ def _check_items(filtered: dict[str, int], options: InteractionsOptions) -> None
         )
 
 
-def _parts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("part-*.parquet"))
-
-
-def _table(folder: Path) -> pa.Table:
-    return pa.concat_tables([pq.read_table(part, partitioning=None) for part in _parts(folder)])
-
-
-def _only_row(folder: Path) -> dict[str, int]:
-    (row,) = _table(folder).to_pylist()
+def _only_row(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+    (row,) = (row for batch in batches for row in batch.to_pylist())
     return {name: int(value or 0) for name, value in row.items()}

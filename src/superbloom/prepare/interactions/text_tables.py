@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from superbloom.errors import InputError
-from superbloom.prepare.interactions.columns import ALLOWED, RECBOLE_TYPE, Columns, find_column, whole
+from superbloom.prepare.interactions.columns import ALLOWED, RECBOLE_TYPE, TRAIN, Columns, find_column, whole
+from superbloom.prepare.interactions.sessions import are_pairs, sessions_table
 from superbloom.prepare.report import Notice
 
 HEAD_BYTES = 2**18  # that decide the layout of a text file
@@ -37,11 +38,16 @@ NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class File:
-    """A file of the log. partition: columns in the names of its folders, as in day=2020-01-01/part-0.parquet."""
+    """A file of the log. partition: columns in the names of its folders, as in day=2020-01-01/part-0.parquet.
+
+    part: what its events are for (columns.py). number: its place among the files of that part.
+    """
 
     path: Path
     name: str
     partition: dict[str, str]
+    part: int = TRAIN
+    number: int = 0
 
 
 def with_partition(found: dict[str, Any], size: int, columns: Columns, file: File) -> pa.Table:
@@ -70,16 +76,30 @@ def read_text(
     if not any(line.strip() for line in lines):
         return
     is_json = format_ == "jsonl" or (format_ == "auto" and _is_json(lines))
-    layout = None if is_json else layout_of(lines, columns, format_, file)
-    if layout is None and not is_json:
+    is_sessions = format_ == "sessions"
+    layout = None if is_json or is_sessions else layout_of(lines, columns, format_, file)
+    if layout is None and not is_json and not is_sessions:
         notice(
             f"'{file.name}' is read as lines `user item item …`: is the first field of each line a user? If it is an "
-            "item, use `prepare sequences --sep ' '`"
+            "item, use --format sessions"
+        )
+    if is_sessions and not any(len(line.split()) > 1 for line in lines):
+        raise InputError(
+            f"no line of '{file.name}' holds a space or a tab, so each would be a session of one item; separate items "
+            "by spaces"
+        )
+    has_pairs = is_sessions and are_pairs(lines, file.part)
+    if has_pairs:
+        notice(
+            f"'{file.name}' is read as lines of items, a tab and one more item"
+            + ("; each is a session" if file.part == TRAIN else ": only the one after the tab is asked")
         )
     source = _utf8(head, stream, encoding, file, layout.end if layout else b"")
     try:
         if is_json:
             yield from _read_json(source, _json_keys(lines, columns, file), columns, file)
+        elif is_sessions:
+            yield from _read_sessions(source, lines, has_pairs, file)
         elif layout is None:
             yield from _read_lines(source, "\t" if any("\t" in line for line in lines) else None, file)
         else:
@@ -125,7 +145,8 @@ def layout_of(lines: list[str], columns: Columns, format_: str, file: File) -> L
     if separator is None:
         raise InputError(
             f"'{file.name}' is not a table: its first line is {lines[first]!r:.80}, and neither tab , ; :: nor space "
-            "splits all lines into the same number of fields; for `user item item …` lines give --format lines"
+            "splits all lines into the same number of fields; for `user item item …` lines give --format lines, for "
+            "lines of items --format sessions"
         )
     quoted = _is_quoted(lines, separator)
     fields = [RECBOLE_TYPE.sub("", name.strip()) for name in _fields(lines[first], separator, quoted)]
@@ -295,6 +316,31 @@ def _read_lines(source: io.BufferedReader, separator: str | None, file: File) ->
                 "item": pa.array(items, pa.large_string()),
             }
         )
+
+
+def _read_sessions(source: io.BufferedReader, lines: list[str], has_pairs: bool, file: File) -> Iterator[pa.Table]:
+    """`item item …` lines, or `item item …`, a tab and the item that is asked. Each line is a user of its own."""
+    separator = "\t" if any("\t" in line for line in lines) and not has_pairs else None
+    number = 0
+    for block in _whole_lines(source):
+        try:
+            text = block.decode()
+        except UnicodeDecodeError:
+            raise _bad_text(file, "UTF8") from None
+        found = text.removesuffix("\n").split("\n")
+        items: list[str] = []
+        lengths = np.empty(len(found), np.int64)
+        for place, line in enumerate(found):
+            names = [name for name in line.removesuffix("\r").split(separator) if name]
+            if has_pairs and line.strip() and (line.count("\t") != 1 or len(line.partition("\t")[2].split()) != 1):
+                raise InputError(
+                    f"line {number + place + 1:,} of '{file.name}' is {line!r:.80}; the lines before it are items, a "
+                    "tab and the item that is asked: write all lines so"
+                )
+            items += names
+            lengths[place] = len(names)
+        yield sessions_table(items, lengths, has_pairs, file.part, file.number, number)
+        number += len(found)
 
 
 def _is_json(lines: list[str]) -> bool:
