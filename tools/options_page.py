@@ -27,6 +27,7 @@ GROUPS: dict[type, str] = {
     config.InteractionsOptions: "Reading logs: `superbloom prepare interactions`, `Corpus.from_interactions(…)`",
     config.WikipediaOptions: "Reading Wikipedia dumps: `superbloom prepare wikipedia`",
     config.TextOptions: "Reading text: `superbloom prepare text`",
+    config.SyntheticOptions: "Made-up worlds: `superbloom prepare synthetic`",
     config.WriteOptions: "Writing: every command with `--out` except `reproduce`, `prepare_sequences(…)` …",
     config.Settings: "Serving: `superbloom serve`",
 }

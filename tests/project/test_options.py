@@ -25,6 +25,7 @@ COMMANDS = {
     "prepare interactions": (config.InteractionsOptions, config.WriteOptions),
     "prepare wikipedia": (config.WikipediaOptions, config.WriteOptions),
     "prepare text": (config.TextOptions, config.WriteOptions),
+    "prepare synthetic": (config.SyntheticOptions, config.WriteOptions),
 }
 
 

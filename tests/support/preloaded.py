@@ -32,7 +32,7 @@ COMMANDS += (
 )
 COMMANDS += (
     "reproduce.run",
-    "reproduce.lab",
+    "reproduce.workbench",
     "reproduce.plots",
     "evaluate.yardsticks",
     "training.initialise",

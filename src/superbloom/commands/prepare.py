@@ -14,6 +14,7 @@ from superbloom.commands.options import Json, Out, given, may_overwrite, options
 from superbloom.config import (
     InteractionsOptions,
     SequencesOptions,
+    SyntheticOptions,
     TextOptions,
     WikipediaOptions,
     WriteOptions,
@@ -99,14 +100,24 @@ def prepare_text(
     _prepare(prepare_text, files, out, TextOptions, options, json_)
 
 
+@app.command("synthetic")
+@options_of(SyntheticOptions, WriteOptions)
+def prepare_synthetic(out: Out, json_: Json = False, **options: Any) -> None:
+    """A made-up world of lists, countries and capitals, with the best possible recall (docs/results/index.md)."""
+    from superbloom.prepare.synthetic import prepare_synthetic
+
+    _prepare(prepare_synthetic, None, out, SyntheticOptions, options, json_)
+
+
 def _prepare(
-    read: Callable[..., Any], files: list[str], out: Path, kind: type, options: dict[str, Any], json_: bool
+    read: Callable[..., Any], files: list[str] | None, out: Path, kind: type, options: dict[str, Any], json_: bool
 ) -> None:
-    """Run a reader with options of its kind and print what it counted."""
+    """Run a reader with options of its kind and print what it counted. files: None for a reader without."""
     from superbloom.progress import counting
 
     chosen: Any = make(kind, given(kind, options))
-    report = read(files, out, chosen, overwrite=may_overwrite(options), notice=notice, watch=counting)
+    given_files = () if files is None else (files,)
+    report = read(*given_files, out, chosen, overwrite=may_overwrite(options), notice=notice, watch=counting)
     if json_:
         print_json({"corpus": str(out), **report.document()})
     else:

@@ -18,6 +18,7 @@ from superbloom.config.readers import (
     HISTORY_OPTIONS,
     InteractionsOptions,
     SequencesOptions,
+    SyntheticOptions,
     TextOptions,
     WikipediaOptions,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "SequencesOptions",
     "Settings",
     "SimilarOptions",
+    "SyntheticOptions",
     "TextOptions",
     "TrainConfig",
     "WikipediaOptions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from superbloom.config.option import BELOW_ONE, SEED, faults, option, refuse, whole
+from superbloom.config.option import BELOW_ONE, POSITIVE, SEED, faults, option, refuse, whole
 
 # Limits for files from elsewhere: a small model folder must not take hours to read or to ask.
 MAX_HASHES, MAX_SEQ_LEN = 256, 100_000
@@ -44,6 +44,11 @@ class ModelConfig:
     attend: bool = option(True, "learn what to attend to; without, all elements count alike: a bag of digests")
     seq_len: int = option(32, "longest segment n", whole(1, MAX_SEQ_LEN), common=True)
     dropout: float = option(0.1, "dropout in training", BELOW_ONE)
+    embedding_std: float = option(
+        0.02,
+        "standard deviation of embeddings that start from noise; larger ones keep their identity in deep models",
+        POSITIVE,
+    )
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as in the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
     mask_as: Literal["question", "element", "next"] = option(

@@ -81,6 +81,7 @@ class TrainConfig:
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
     samples: int = option(8192, "negatives of the sampled softmax", whole(1))
     proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
+    log_q: bool = option(True, "lower the logit of a negative by the log of how often it is drawn; without, learn that")
     logits_mb: int = option(128, "megabytes of logits held at a time", whole(1))
     valid_every: int = option(250, "steps between validations", whole(1))
     valid_rows: int = option(1000, "hidden elements of a validation", whole(1))
