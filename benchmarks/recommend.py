@@ -10,8 +10,8 @@
     report    tables of what was measured, into docs/recommendation.md and docs/scale.md
 
 ML-1M, Beauty: the last item of each user is asked (recall@10, NDCG@10). Nowplaying: the last click of the test sessions
-(recall@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN; they are
-shuffled, and the last of each test user is asked, who is not trained on.
+(recall@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN.
+They are shuffled, and the last book of each test user is asked; test users are not trained on.
 
 Each cell is a process of its own, so that its peak memory is its own. --split valid asks what validation asks: for
 choosing options. Logs lie in --data; what is measured is kept in benchmarks/results/recommend.json.
