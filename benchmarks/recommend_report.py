@@ -152,7 +152,7 @@ def extended(found: dict[str, Any]) -> str:
     rows = []
     for state in ("before", "extended", "continued on the newer log", "trained anew"):
         figures = [f"{found[state][kind]:.4f}".removeprefix("0") if kind in found[state] else "–" for kind in KINDS]
-        rows.append([state, *figures])
+        rows.append([state.replace("anew", "from scratch"), *figures])
     asked = found["extended"]["new asked"]
     return markdown(["recall@10 of", "old items", f"new items ({asked:,} rows)"], rows)
 
