@@ -17,6 +17,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 def main() -> None:
     reports = [json.loads(file.read_text()) for file in RESULTS.glob("*/results.json")]
+    reports = [report for report in reports if "counts" in report["settings"]]  # a laboratory has a report of its own
     reports.sort(key=lambda report: report["settings"]["counts"]["names"])
     rows: dict[tuple[str, str], list[str]] = {}
     for column, report in enumerate(reports):

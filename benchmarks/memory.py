@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
             results["corpora"][name] = measured(name, given, None if given.yardsticks else kept.get("yardsticks"))
             keep(RESULTS, results)
             print(name, {row: shown(figures) for row, figures in rows_of(results["corpora"][name]).items()}, flush=True)
-    header = ["corpus", "model", "both", "network", "memory", "best yardstick", "rec@10 to the best yardstick"]
+    header = ["corpus", "model", "both", "network", "memory", "best yardstick", "recall@10 to the best yardstick"]
     table = [[name, size(figures), *summary(figures)] for name, figures in results["corpora"].items()]
     between_marks(DOC, {"results": f"\n{markdown(header, table)}\n"})
     report("recall@1 / 10 / 20 of test rows", header, table, results["corpora"])

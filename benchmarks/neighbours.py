@@ -117,12 +117,12 @@ def main(arguments: list[str]) -> None:
         table: [[name, *(shown(found[_key(*sizes)]) for sizes in asked)] for name, found in results["corpora"].items()]
         for table, asked in SETTINGS.items()
     }
-    headers["parts"] = ["rec@1 / 10 of each part alone", *PARTS[1:]]
+    headers["parts"] = ["recall@1 / 10 of each part alone", *PARTS[1:]]
     rows["parts"] = [[name, *(alone(found[part]) for part in PARTS[1:])] for name, found in results["parts"].items()]
     between_marks(DOC, {table: f"\n{markdown(headers[table], rows[table])}\n" for table in headers})
     for table in ("places", "rows", "parts"):
         print(f"{markdown(headers[table], rows[table])}\n")
-    report("rec@10 (negative log-likelihood)", headers["neighbours"], rows["neighbours"], results["corpora"])
+    report("recall@10 (negative log-likelihood)", headers["neighbours"], rows["neighbours"], results["corpora"])
 
 
 def _key(neighbours: int, places: int, percent: int) -> str:

@@ -1,7 +1,7 @@
-"""The table of the checks in docs/reliability.md.
+"""The table of the checks in docs/results/checks.md, and the figures of overload in docs/reliability.md.
 
 make slow SUPERBLOOM_FIGURES=benchmarks/results/reliability.json      runs them and keeps what they measured
-python -m benchmarks.reliability                                      writes the table
+python -m benchmarks.reliability                                      writes both
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tools.record import between_marks, markdown
 
 HERE = Path(__file__).parent
 SERVING = (4, 5, 6)  # overload, health, drain
-FIGURES, DOC = HERE / "results" / "reliability.json", HERE.parent / "docs" / "reliability.md"
+FIGURES, DOCS = HERE / "results" / "reliability.json", HERE.parent / "docs"
 
 
 def main() -> None:
@@ -37,7 +37,8 @@ def main() -> None:
     )
     told = "Commit {}; {}, Python {}, torch {}.".format(commits, *where)
     overload = [f"- {figure['figure']}" for figure in figures if figure["number"] in SERVING and "broken" not in figure]
-    between_marks(DOC, {"checks": f"{told}\n\n{table}", "overload": "\n".join(overload)})
+    between_marks(DOCS / "results" / "checks.md", {"checks": f"{told}\n\n{table}"})
+    between_marks(DOCS / "reliability.md", {"overload": "\n".join(overload)})
 
 
 if __name__ == "__main__":

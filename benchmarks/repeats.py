@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     if not given.counting:
         between_marks(DOC, {"repeats": f"\n{markdown(header, shares)}\n"})
     recalls = [[f"{found[of]:.3f}" for of in ("included", "left out") if of in found] for _, found in rows]
-    header += ["rec@10 of counting, included", "left out"] if given.counting else []
+    header += ["recall@10 of counting, included", "left out"] if given.counting else []
     table = [share + recall for share, recall in zip(shares, recalls, strict=True)]
     report("the share of repeats in training rows", header, table, figures)
 

@@ -3,6 +3,7 @@
     make       a model folder of 5,281,889 names, d=768, α=50, m=2, with random weights
     queries    queries with the answers each gets alone; the others make them, too
     load       1, 8, 32 and 128 clients, gathered and one by one, fp32, bf16 and int8; every answer checked
+    workers    1, 8 and 32 clients of one process as before there were workers, of one worker and of two; resumes
     overload   ten times as many arrivals as it can answer
     soak       ten minutes at 80 % of the highest rate: errors and memory
     names      completing names, and the name of a digest
@@ -19,6 +20,7 @@ import argparse
 import json
 import random
 import re
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -35,6 +37,7 @@ RESULTS, DOC = HERE / "results" / "serve.json", HERE.parent / "docs" / "playgrou
 NUM_IDS = 5_281_889
 CLIENTS = (1, 8, 32, 128)
 PRECISIONS = ("fp32", "bf16", "int8")
+ONE_PROCESS = "77bd56c"  # the last commit whose server computed in the process that speaks HTTP
 
 
 def make(given: argparse.Namespace, _: dict[str, Any]) -> None:
@@ -62,10 +65,81 @@ def load(given: argparse.Namespace, results: dict[str, Any]) -> None:
         keep(RESULTS, results)
 
 
+def workers(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Cells that are measured already stay; remove "workers" from the results to measure them again."""
+    cells = results.setdefault("workers", {}).setdefault(f"{given.ids:,} names", {})
+    ways: dict[str, tuple[Path | None, tuple[str, ...]]] = {
+        "one process": (old_source(given.work), ()),
+        "1 worker": (None, ("--workers", "1")),
+        "2 workers": (None, ("--workers", "2")),
+    }
+    if not (given.work / "model").is_dir():
+        make_model(given.work / "model", given.ids)
+    for precision in given.precisions:
+        queries = queries_of(given.work, precision)
+        for way, (source, options) in ways.items():
+            kept = cells.setdefault(precision, {}).setdefault(way, {})
+            for part, extra, asked in (("gathered", (), (1, 8, 32)), ("one by one", ("--batch", "1"), (32,))):
+                missing = [clients for clients in asked if f"{part}, {clients}" not in kept]
+                if not missing:
+                    continue
+                with serving(given.work, "--precision", precision, *options, *extra, source=source) as server:
+                    server.clients(queries, clients=8, seconds=3)  # warm
+                    for clients in missing:
+                        began = server.cpu_seconds()
+                        found = server.clients(queries, clients=clients, seconds=given.seconds)
+                        found["cpu"] = (server.cpu_seconds() - began) / max(1, found["statuses"].get("200", 0))
+                        kept[f"{part}, {clients}"] = found | {"memory": server.memory()}
+                        print(f"{precision}, {way}, {part}, {clients} clients: {shown(found)}", flush=True)
+                        keep(RESULTS, results)
+    print("\n" + markdown(WORKERS_HEADER, workers_rows(cells)))
+
+
+def old_source(work: Path) -> Path:
+    """The source of the last commit whose server was one process."""
+    folder = work / f"before-{ONE_PROCESS}"
+    if not folder.is_dir():
+        folder.mkdir()
+        archive = subprocess.run(
+            ["git", "archive", ONE_PROCESS, "src"], cwd=HERE.parent, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    return folder / "src"
+
+
+WORKERS_HEADER = [
+    "head", "processes", "1 client, a second", "p50 ms", "8 clients, a second", "p99 ms", "p99 / p50 of one",
+    "32 clients, a second", "p99 ms", "32 one by one, a second", "gathering", "CPU ms an answer, one by one",
+    "memory, MB", "wrong",
+]  # fmt: skip
+
+
+def workers_rows(cells: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for precision, ways in cells.items():
+        for way, found in ways.items():
+            one, eight, many = (found[f"gathered, {clients}"] for clients in (1, 8, 32))
+            alone = found["one by one, 32"]
+            row = [one["rate"], 1000 * one["p50"], eight["rate"], 1000 * eight["p99"]]
+            more = [many["rate"], 1000 * many["p99"], alone["rate"]]
+            wrong = sum(cell["wrong"] for cell in found.values())
+            rows.append(
+                [precision, way, *(f"{number:.0f}" for number in row), f"{eight['p99'] / one['p50']:.1f} ×"]
+                + [f"{number:.0f}" for number in more]
+                + [
+                    f"{many['rate'] / alone['rate']:.1f} ×",
+                    f"{1000 * many['cpu']:.1f}, {1000 * alone['cpu']:.1f}",
+                    f"{many['memory']:.0f}",
+                ]
+                + [str(wrong)]
+            )
+    return rows
+
+
 def mean_batch(server: Server) -> float:
     text = server.get("/metrics").decode()
     rows, count = (
-        float(re.search(rf"^superbloom_batch_rows_{kind} (\S+)", text, re.M)[1]) for kind in ("sum", "count")
+        float(re.search(rf"^superbloom_batch_size_{kind} (\S+)", text, re.M)[1]) for kind in ("sum", "count")
     )  # type: ignore[index]
     return rows / count
 
@@ -156,7 +230,7 @@ def start(given: argparse.Namespace, results: dict[str, Any]) -> None:
             serving(given.work, "--precision", precision) as one,
             serving(given.work, "--precision", precision) as other,
         ):
-            memory = {"first": one.memory("Pss"), "second": other.memory("Pss"), "rss": other.memory()}
+            memory = {"first": one.memory(), "second": other.memory()}
         found[precision] = {"seconds": seconds, "Pss of two": memory}
         print(precision, found[precision], flush=True)
     keep(RESULTS, results)
@@ -207,12 +281,14 @@ def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
         "arrivals", "a second", "answered", "p50, p99 ms", "answers", "p99 of refusals, ms", "/health p99, ms",
         "past the deadline", "memory, MB", "one client after, p50 ms",
     ]  # fmt: skip
-    between_marks(DOC, {"load": markdown(header, rows), "overload": markdown(above, overloaded)})
+    tables = {"load": markdown(header, rows), "overload": markdown(above, overloaded)}
+    whole = results.get("workers", {}).get(f"{NUM_IDS:,} names")
+    between_marks(DOC, tables | ({"workers": markdown(WORKERS_HEADER, workers_rows(whole))} if whole else {}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {part.__name__: part for part in (make, queries, load, overload, soak, names, start, report)}
+    parts = {part.__name__: part for part in (make, queries, load, workers, overload, soak, names, start, report)}
     parser.add_argument("what", nargs="+", choices=parts)
     parser.add_argument("--work", type=Path, default=Path("serve-runs"), help="folder for the model and queries")
     parser.add_argument("--ids", type=int, default=NUM_IDS)

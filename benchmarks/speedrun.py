@@ -3,7 +3,7 @@
     curves    each model on each corpus for so many minutes, with a validation about every ten seconds
     changes   half a minute of training with each change alone, with all, and with all but one
     profile   where the time of a step goes, before the changes and after
-    report    tables and pictures of what was measured, into docs/speedrun.md
+    report    tables and pictures of what was measured, into docs/training.md
 
 Time is that of `fit`: start, training and validation; hidden elements of validation pages, a thousand and a half, are
 the same for models and yardstick. Test pages are looked at once a cell, at its end. What is measured is kept in
@@ -38,7 +38,7 @@ from superbloom.training.optimizer import clip
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
-RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "speedrun.md"
+RESULTS, DOC = HERE / "results" / "speedrun.json", HERE.parent / "docs" / "training.md"
 WIKISPEEDIA = "wiki/wikispeedia_page_links_in_order.tsv.xz"
 CORPORA = ("wikispeedia", "enwik8-5000", "enwik8-20000")
 MINUTES = (5, 15, 60)
@@ -132,7 +132,7 @@ def taken(superbloom: Superbloom) -> dict[int, float]:
 
 
 def passes(history: list[dict[str, float]], least: dict[str, float]) -> float | None:
-    """Minutes until rec@10 first exceeds the yardstick's."""
+    """Minutes until recall@10 first exceeds the yardstick's."""
     return next((point["seconds"] / 60 for point in history if point["recall_at_10"] > least["10"]), None)
 
 
@@ -206,7 +206,7 @@ class Step:
 
 
 def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Write tables between the marks of docs/speedrun.md, and the pictures beside it."""
+    """Write tables between the marks of docs/training.md, and the pictures beside it."""
     from benchmarks.speedrun_report import pictures, tables
 
     between_marks(DOC, tables(results))

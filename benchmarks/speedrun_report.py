@@ -40,11 +40,11 @@ def when(curves: dict[str, Any]) -> str:
             else:
                 row.append(f"{passed:.1f}")
         rows.append(row)
-    return markdown(["corpus (yardstick's rec@10)", *names], rows)
+    return markdown(["corpus (yardstick's recall@10)", *names], rows)
 
 
 def after(curves: dict[str, Any]) -> str:
-    """rec@1/10/20 after so many minutes, on validation and test pages, and times the yardstick's rec@10."""
+    """recall@1/10/20 after so many minutes, on validation and test pages, and times the yardstick's recall@10."""
     rows = []
     for corpus, cells in curves.items():
         least = cells["yardstick"]
@@ -60,7 +60,7 @@ def after(curves: dict[str, Any]) -> str:
                 ended = figures.get("seconds", 60 * int(minutes)) / 60  # by itself, when validation stood still
                 shown = minutes if ended > 0.95 * int(minutes) else f"{minutes}, ended after {ended:.0f}"
                 rows.append(["", name, size, shown, *recall])
-    header = ["corpus", "model", "parameters", "minutes", "validation rec@1 / 10 / 20", "× yardstick", "test"]
+    header = ["corpus", "model", "parameters", "minutes", "validation recall@1 / 10 / 20", "× yardstick", "test"]
     return markdown(header, rows)
 
 
@@ -73,7 +73,7 @@ def brought(changes: dict[str, Any]) -> str:
     rows = [["nothing / everything", *cells(runs.get("none")), *cells(runs.get("all"))]]
     for name in (name.removeprefix("only: ") for name in runs if name.startswith("only: ")):
         rows.append([name, *cells(runs[f"only: {name}"]), *cells(runs.get(f"all but: {name}"))])
-    header = ["change", "alone: rec@1 / 10 / 20", "steps", "all but it: rec@1 / 10 / 20", "steps"]
+    header = ["change", "alone: recall@1 / 10 / 20", "steps", "all but it: recall@1 / 10 / 20", "steps"]
     return markdown(header, rows)
 
 
@@ -121,7 +121,7 @@ def pictures(results: dict[str, Any], folder: Path) -> None:
         axis.set_title(corpus, loc="left", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-    axes[0][0].set_ylabel("rec@10 on validation pages")
+    axes[0][0].set_ylabel("recall@10 on validation pages")
     figure.legend(
         *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8, frameon=False
     )

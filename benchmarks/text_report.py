@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.speedrun_report import triple
 from tools.record import markdown
 
-# Table 5 of the paper: rec@1 / 10 / 20 in percent, on its own text with twelve layers and a million names.
+# Table 5 of the paper: recall@1 / 10 / 20 in percent, on its own text with twelve layers and a million names.
 PAPER = {
     "baseline-h64": ("62.6M", ".284 / .449 / .486"),
     "hash40-h512": ("62.3M", ".317 / .483 / .529"),
@@ -53,8 +53,8 @@ def recall(models: dict[str, Any]) -> str:
         "model",
         "parameters",
         "steps",
-        "test rec@1 / 10 / 20",
-        "rec@10, 95 %",
+        "test recall@1 / 10 / 20",
+        "recall@10, 95 %",
         "stands for",
         "parameters",
         "Table 5",
@@ -73,13 +73,15 @@ def kinds(models: dict[str, Any]) -> str:
 
 
 def deciles(models: dict[str, Any]) -> str:
-    """rec@10 by how frequent what is hidden is, from the most frequent tenth to the rarest."""
+    """recall@10 by how frequent what is hidden is, from the most frequent tenth to the rarest."""
     first = next(iter(models.values()))["test"]["deciles"]
     rows = [
         [name, *(f"{tenth['recall_at_10']:.2f}".removeprefix("0") for tenth in cell["test"]["deciles"])]
         for name, cell in models.items()
     ]
-    return markdown(["rec@10 where counts are at least", *(f"{tenth['lowest_frequency']:,}" for tenth in first)], rows)
+    return markdown(
+        ["recall@10 where counts are at least", *(f"{tenth['lowest_frequency']:,}" for tenth in first)], rows
+    )
 
 
 def examples(models: dict[str, Any]) -> str:
@@ -124,7 +126,7 @@ def picture(results: dict[str, Any], folder: Path) -> None:
             style = "-" if name.startswith("hash") else "--"
             axis.plot(*zip(*points, strict=True), style, color=color, label=name, linewidth=2, marker=".")
         axis.set(xlabel="minutes", ylim=(0, None))
-        axis.set_title(f"rec@{k} on validation documents", loc="left", fontsize=10)
+        axis.set_title(f"recall@{k} on validation documents", loc="left", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
     axes[0].legend(frameon=False, fontsize=9)

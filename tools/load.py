@@ -12,6 +12,7 @@ use it:
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -22,7 +23,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,14 @@ def queries_of(work: Path, precision: str) -> Path:
 
 
 class Server:
-    """A process of `superbloom serve`; `before` is Python that it runs first."""
+    """A process of `superbloom serve`; `before` is Python that it runs first, `source` the src/ of another commit."""
 
-    def __init__(self, model: Path, *options: str, before: str = "") -> None:
+    def __init__(self, model: Path, *options: str, before: str = "", source: Path | None = None) -> None:
         began = time.perf_counter()
         program = f"{before}\nfrom superbloom.cli import main\nmain()"
         command = [sys.executable, "-c", program, "serve", str(model), "--port", "0", "--no-browser"]
-        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        environment = os.environ | ({} if source is None else {"PYTHONPATH": str(source)})
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None
         lines = []
         for line in self.process.stderr:
@@ -126,10 +128,29 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
             return answer.read()
 
-    def memory(self, kind: str = "Rss") -> float:
-        """Megabytes of this process: Rss, or Pss, in which shared pages are divided among those that share them."""
-        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
-        return int(re.search(rf"^{kind}:\s+(\d+)", text, re.M)[1]) / 1000  # type: ignore[index]
+    def memory(self) -> float:
+        """Megabytes of the server and the processes behind it; pages that several share are counted once."""
+        kilobytes = 0
+        for process in self._processes():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                text = Path(f"/proc/{process}/smaps_rollup").read_text()
+                kilobytes += int(re.search(r"^Pss:\s+(\d+)", text, re.M)[1])  # type: ignore[index]
+        return kilobytes / 1000
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server and the processes behind it."""
+        ticks = 0
+        for process in self._processes():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                ticks += sum(map(int, Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _processes(self) -> list[int]:
+        found = [self.process.pid]
+        for process in found:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
+        return found
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -142,8 +163,8 @@ class Server:
 
 
 @contextmanager
-def serving(work: Path, *options: str, before: str = "") -> Iterator[Server]:
-    server = Server(work / "model", *options, before=before)
+def serving(work: Path, *options: str, before: str = "", source: Path | None = None) -> Iterator[Server]:
+    server = Server(work / "model", *options, before=before, source=source)
     try:
         yield server
     finally:

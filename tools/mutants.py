@@ -2,9 +2,9 @@
 
 Each mutant is one small change of one module: another comparison or operator, a number one higher, a truth value
 turned, a condition negated, min for max, a statement left out. The tests of its part run on it, the quickest first,
-until one fails. `run` keeps what came out in benchmarks/results/mutants.json and goes on from there; --again tries once
-more what no test noticed. `report` writes the shares and what is left into docs/mutants.md; the reasons there are
-written by hand and stay.
+until one fails. `run` keeps what came out in benchmarks/results/mutants.json and resumes from there; --again tries once
+more what no test noticed. `report` writes the shares into docs/reliability.md and what is left into
+docs/results/mutants.md, and keeps the reasons there, which are written by hand.
 
 This process imports the large libraries once, and forks for each mutant, whose package is a copy of the sources.
 """
@@ -32,7 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-PAGE = ROOT / "docs" / "mutants.md"
+SHARES, SURVIVORS = ROOT / "docs" / "reliability.md", ROOT / "docs" / "results" / "mutants.md"
 SEARCH = ("search/test_search.py", "search/test_search_arguments.py", "search/test_filters.py")
 SEARCH += ("search/test_reference.py", "search/test_cost.py", "search/test_posterior.py")
 SEARCH += ("model/test_prior.py::test_the_buckets_of_an_id_promise_at_least_its_bonus",)
@@ -357,10 +357,11 @@ def keep(found: list[Mutant], possible: dict[str, int]) -> None:
 
 
 def report() -> int:
-    """Write the tables of the page; the number of survivors without a reason."""
+    """Write the tables; return the number of survivors without a reason."""
+    from tools.record import between_marks  # imports the package, which a run has to take from its copy
+
     found, possible = kept(), stored_results()["possible"]
-    page = PAGE.read_text(encoding="utf-8")
-    reasons = written(page)
+    reasons = written(SURVIVORS.read_text(encoding="utf-8"))
     rows = ["| module | mutants | tried | noticed | share |", "|---|---|---|---|---|"]
     for module in [name for name in TESTS if name in possible]:
         rows.append(share(module, possible[module], [mutant for mutant in found if mutant.module == module]))
@@ -374,11 +375,8 @@ def report() -> int:
         if not reason:
             say(f"no reason yet: {mutant.module}.py:{mutant.line}: {mutant.change}")
         left.append(f"| {mutant.module}:{mutant.line} | {what} | {reason} |")
-    for name, table in (("shares", rows), ("survivors", left)):
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, rest = page.split(begin, 1)
-        page = before + begin + "\n".join(table) + "\n" + end + rest.split(end, 1)[1]
-    PAGE.write_text(page, encoding="utf-8")
+    between_marks(SHARES, {"shares": "\n".join(rows)})
+    between_marks(SURVIVORS, {"survivors": "\n".join(left)})
     return without
 
 

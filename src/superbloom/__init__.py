@@ -12,6 +12,7 @@ from superbloom.version import __version__ as __version__
 if TYPE_CHECKING:
     from superbloom.answers import Prediction
     from superbloom.api import Superbloom
+    from superbloom.batch import recommend_arrow
     from superbloom.client import Client
     from superbloom.config import PRESETS, ModelConfig, TrainConfig
     from superbloom.corpus import Vocab
@@ -40,6 +41,7 @@ _HOME = {
     "IdPrior": "search",
     "TopK": "search",
     "exhaustive": "search",
+    "recommend_arrow": "batch",
     "top_k": "search",
     "Vocab": "corpus",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "TrainConfig",
     "Vocab",
     "exhaustive",
+    "recommend_arrow",
     "top_k",
 ]
 

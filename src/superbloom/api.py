@@ -263,22 +263,27 @@ class Superbloom:
         found = self.predictor.predict(context, k, **options)
         return found[0] if len(found) == 1 and not isinstance(context, str) else found
 
+    @document(RecommendOptions)
     def recommend(
         self,
         users: Iterable[Any] | None = None,
         k: int = RecommendOptions.k,
         filter_seen: bool | None = RecommendOptions.filter_seen,
-        items_to_recommend: Iterable[str] | None = None,
+        items_to_recommend: Iterable[str] | Mapping[Any, Iterable[str]] | None = None,
         *,
         corpus: Corpus | None = None,
         strict: bool = False,
+        **rules: Any,
     ) -> Any:
-        """The k best next items of some users, or of all: a table of user, item, score, rank, certified.
+        """The k best next items of some users, or of all: a table of user, item, score, rank, certified, source.
 
         Histories come from the corpus that the model was fitted on, or from another. Unknown users and items are left
-        out with a warning, or refused if strict. filter_seen leaves out the items that a user has had. If it
-        is not given, they are left out if rows of the corpus that the model learned from rarely repeat an item.
-        items_to_recommend: recommend only these.
+        out with a warning, or refused if strict. A user without a known item gets what rows begin with, and the source
+        is "start", not "history". filter_seen leaves out the items that a user has had. If it is not given, they are
+        left out if rows of the corpus that the model learned from rarely repeat an item.
+
+        Rules: items_to_recommend (recommend only these) and exclude (never these) are lists for all users, or
+        {user: list}. categories is {item: category}, for max_per_category. The answer is the best list under them.
         """
         from superbloom.predict.recommend import Histories, frame, recommend
 
@@ -286,15 +291,15 @@ class Superbloom:
         if corpus is None:
             raise InputError("a loaded model knows no users; give corpus=, or use recommend_for with lists of names")
         histories = Histories.of_users(corpus, self.model.vocab, users, strict)
-        found = recommend(self.predictor, histories, k, filter_seen=filter_seen, items_to_recommend=items_to_recommend)
-        return frame(found, corpus.backend)
+        rules |= {"filter_seen": filter_seen, "items_to_recommend": items_to_recommend}
+        return frame(recommend(self.predictor, histories, k, **rules), corpus.backend)
 
-    def recommend_for(self, lists: Any, k: int = RecommendOptions.k, *, strict: bool = False, **options: Any) -> Any:
+    def recommend_for(self, lists: Any, k: int = RecommendOptions.k, *, strict: bool = False, **rules: Any) -> Any:
         """The same for lists of names. The column `user` is the number of the list, or its key in a mapping."""
         from superbloom.predict.recommend import Histories, frame, recommend
 
         histories = Histories.of_names(lists, self.model.vocab, strict)
-        return frame(recommend(self.predictor, histories, k, **options), self._backend)
+        return frame(recommend(self.predictor, histories, k, **rules), self._backend)
 
     def similar(self, names: Sequence[str], k: int = SimilarOptions.k) -> Similar:
         """The k names that are most similar to these names together: their neighbours in training rows.

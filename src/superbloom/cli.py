@@ -19,6 +19,7 @@ from superbloom.commands import prepare
 from superbloom.commands.console import printable
 from superbloom.commands.demo import demo
 from superbloom.commands.evaluate import evaluate
+from superbloom.commands.examples import epilog
 from superbloom.commands.extend import extend
 from superbloom.commands.inspect import inspect
 from superbloom.commands.plan import plan
@@ -39,10 +40,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
+app.command(epilog=epilog("demo"))(demo)
 app.add_typer(prepare.app, name="prepare")
 for command in (train, evaluate, predict, similar, serve, recommend, extend, inspect, plan, reproduce):
-    app.command()(command)
+    app.command(epilog=epilog(command.__name__))(command)
 
 
 def main() -> None:

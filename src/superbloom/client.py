@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from superbloom.answers import Neighbour, Prediction, Similar, unread_line
-from superbloom.config import QueryOptions, SimilarOptions
+from superbloom.config import QueryOptions, RecommendOptions, SimilarOptions
 from superbloom.errors import InputError, check_key
 from superbloom.special import Special
 
@@ -93,6 +93,28 @@ class Client:
         neighbours = [Neighbour(**neighbour) for neighbour in found["neighbours"]]
         return Similar(found["names"], neighbours, found["source"], found["note"])
 
+    def recommend(
+        self, histories: Iterable[Sequence[str]], k: int = RecommendOptions.k, **rules: Any
+    ) -> list[list[Prediction]]:
+        """The k best next names of each history. Rules: allow, exclude, categories, max_per_category, filter_seen.
+
+        Names that the model does not know are left out with a warning.
+        """
+        lists = []
+        for names in histories:
+            if isinstance(names, str):
+                raise InputError(f"the text {names!r:.80} given as a history; give lists of names: [['name a']]")
+            lists.append([str(name) for name in names])
+        if not lists:
+            return []
+        found = self._call("POST", "/v1/recommend", {"histories": lists, "k": k, **_jsonable(rules)})
+        if found["unknown"]:
+            warnings.warn(
+                f"{len(found['unknown'])} names of histories are unknown: {found['unknown'][0]!r} …; left out",
+                stacklevel=2,
+            )
+        return [[Prediction(certified=one["certified"], **item) for item in one["items"]] for one in found["answers"]]
+
     def names(self, prefix: str = "", k: int = QueryOptions.k) -> list[str]:
         """The most frequent names that start with a prefix."""
         found = self._call("GET", f"/v1/names?{urlencode({'prefix': prefix, 'k': k}, errors=SURROGATES)}")
@@ -150,13 +172,13 @@ def _names(context: Sequence[str | Special | None]) -> list[str | None]:
 
 
 def _jsonable(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as JSON can hold them: every iterable except a text becomes a list.
+    """Options as JSON can hold them: every iterable except a text and a mapping becomes a list.
 
     >>> _jsonable({"exclude": (name for name in ["Oslo"]), "explain": True})
     {'exclude': ['Oslo'], 'explain': True}
     """
     return {
-        name: list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+        name: list(value) if isinstance(value, Iterable) and not isinstance(value, str | dict) else value
         for name, value in options.items()
     }
 

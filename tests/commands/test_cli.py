@@ -5,15 +5,19 @@ import lzma
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 
 import superbloom
-from superbloom import Corpus
+from superbloom import Corpus, cli
+from superbloom.commands import prepare
+from superbloom.commands.examples import EXAMPLES
 from superbloom.prepare.bundled import FREQUENT, LINKS, build, bundled_corpus
 from tests.support.launch import command as run
 from tests.support.real_data import real_data
@@ -33,7 +37,8 @@ def test_train_help_shows_every_option_with_its_default(home):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", run("train", "--help", cwd=home).stdout).split())
     for words in (
         "--alpha <int> ids that share a bucket; 1 is no hashing (default: as catalogue, time and memory allow; see",
-        "--norm <pre|post>",
+        "--norm <word>",
+        "(pre | post; default: pre)",
         "--resume",
     ):
         assert words in text
@@ -374,3 +379,16 @@ def test_after_training_the_next_command_is_told(tmp_path, kind):
     corpus.save(tmp_path / "corpus")
     options = ("--steps", 1, "--dim", 16, "--ffn-dim", 16, "--alpha", 1, "--num-hashes", 1)
     assert hint in run("train", "corpus", "--out", "model", *options, cwd=tmp_path).stdout
+
+
+def test_every_command_shows_examples_that_it_would_read():
+    groups = {"prepare": typer.main.get_command(prepare.app).commands}
+    commands = {name: one for name, one in typer.main.get_command(cli.app).commands.items() if name not in groups}
+    for name, command in (commands | groups["prepare"]).items():
+        known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        assert 2 <= len(EXAMPLES[name]) <= 3
+        for example in EXAMPLES[name]:
+            words = shlex.split(example, comments=True)
+            assert words[1] == ("prepare" if name in groups["prepare"] else name)
+            assert known.issuperset(word for word in words if word.startswith("-")), example
+        assert "Examples:" in command.epilog

@@ -295,7 +295,7 @@ def test_names_that_were_added_later_have_no_memory(corpus):
     memory = remember(corpus, "both").weighed(np.full(9, 0.1), np.full((9, 6), 0.2), rows=9)
     more = corpus.num_ids + 5
     recalled = memory.recall(np.array([[corpus.num_ids + 2, -2]]), np.array([1]), more)
-    assert recalled.ids.tolist() == [[corpus.num_ids + 2]]  # only the repetition of the context
+    assert recalled.ids[recalled.ids >= 0].tolist() == [corpus.num_ids + 2]  # only the repetition of the context
     assert recalled.evidence[0, 0, memory.columns.index("frequency")] == 1
 
 

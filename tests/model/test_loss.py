@@ -130,6 +130,13 @@ def test_a_sampler_draws_as_it_says(proposal):
     assert found.argsort(descending=True).tolist() == [3, 1, 4, 0, 5, 2]  # by frequency
 
 
+def test_without_log_q_negatives_keep_their_logits():
+    with_it, without = (Sampler("empirical", np.arange(30), samples=20, log_q=log_q) for log_q in (True, False))
+    tokens, log_q = without.draw(5, torch.device("cpu"))
+    assert torch.equal(tokens, with_it.draw(5, torch.device("cpu"))[0])
+    assert log_q.abs().max() == 0
+
+
 @pytest.mark.parametrize("proposal", ["log-uniform", "empirical"])
 def test_the_sampled_loss_estimates_the_full_one(proposal):
     """logQ correction: with ever more negatives the loss and its gradient approach the full softmax."""

@@ -200,6 +200,14 @@ def test_ids_are_read_as_the_sum_of_their_tokens():
     assert torch.allclose(before, model.encode(ids, places), atol=1e-5)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_begin_as_long_as_asked(tied):
+    network = Network(ModelConfig(num_ids=4000, alpha=2, dim=64, embedding_std=0.3, tied=tied))
+    tables = [network.embedding.weight, *([] if network.output is None else [network.output])]
+    assert [float(table.detach().std()) for table in tables] == pytest.approx([0.3] * (2 - tied), rel=0.02)
+    assert float(network.layers[0].mix.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+
+
 def test_padding_changes_nothing():
     model = small()
     short = model.log_probs(torch.tensor([[4, 8, Special.MASK]]), torch.tensor([[2]]))

@@ -42,7 +42,7 @@ def following(name: str) -> str:
 
 def test_every_user_gets_what_comes_next(fitted, corpus):
     found = fitted.recommend(k=5)
-    assert list(found.columns) == ["user", "item", "score", "rank", "certified"]
+    assert list(found.columns) == ["user", "item", "score", "rank", "certified", "source"]
     assert len(found) == 5 * USERS
     assert found["user"].nunique() == USERS
     assert found["certified"].all()
@@ -173,7 +173,7 @@ def test_the_command_writes_what_python_returns(fitted, folders, tmp_path):
     done = superbloom(*asked, "--out", tmp_path / "found.csv")
     assert "900 recommendations for 300 users are in" in done.stdout
     lines = (tmp_path / "found.csv").read_text().splitlines()
-    assert (lines[0], len(lines)) == ('"user","item","score","rank","certified"', 901)
+    assert (lines[0], len(lines)) == ('"user","item","score","rank","certified","source"', 901)
     found = json.loads(superbloom(*asked, "--user", "user 2", "--json").stdout)
     assert [row["item"] for row in found] == expected
     for words, told in (
@@ -263,7 +263,7 @@ def test_titles_ride_along(fitted, folders, tmp_path):
     assert lines == [[expected[0], "The First"], [expected[1], ""], [expected[2], "The Third"]]
     superbloom(*asked, "--out", tmp_path / "found.csv")
     header, first, *_ = (tmp_path / "found.csv").read_text().splitlines()
-    assert header == '"user","item","score","rank","certified","title"'
+    assert header == '"user","item","score","rank","certified","source","title"'
     assert first.endswith('"The First"')
     (tmp_path / "titles.tsv").write_text("n01\tOne\nn02 Two\n")
     assert "is 'n02 Two'; give an item, a tab and its title" in superbloom(*asked, code=2).stderr

@@ -75,6 +75,6 @@ def test_real_links_are_those_mwparserfromhell_finds(name: str) -> None:
             different.add(title)
         if compared == 100:
             break
-    # 453 pages in all. Longer ones differ: there it gives up on an unclosed tag or quote (docs/data.md).
+    # 453 pages in all. Longer ones differ: there it gives up on an unclosed tag or quote (docs/entities.md).
     assert compared >= 7
     assert not different

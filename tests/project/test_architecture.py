@@ -24,6 +24,7 @@ ORDER = (
         "evaluate",
         "training",
         "store",
+        "batch",
     ),
     *("api", "serve", "reproduce", "commands", "cli", "__main__", "__init__"),
 )

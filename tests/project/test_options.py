@@ -17,7 +17,7 @@ COMMANDS = {
     "plan": (config.ModelConfig, config.TrainConfig),
     "predict": (config.QueryOptions, config.HeadOptions),
     "evaluate": (config.EvaluateOptions, config.HeadOptions, config.WriteOptions),
-    "recommend": (config.RecommendOptions, config.WriteOptions),
+    "recommend": (config.RecommendOptions, config.BatchOptions, config.WriteOptions),
     "similar": (config.SimilarOptions,),
     "extend": (config.ExtendOptions, config.WriteOptions),
     "serve": (config.Settings, config.HeadOptions),
@@ -25,6 +25,7 @@ COMMANDS = {
     "prepare interactions": (config.InteractionsOptions, config.WriteOptions),
     "prepare wikipedia": (config.WikipediaOptions, config.WriteOptions),
     "prepare text": (config.TextOptions, config.WriteOptions),
+    "prepare synthetic": (config.SyntheticOptions, config.WriteOptions),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the README, the quickstart and the guides say works when it is pasted."""
+"""What the README, the quickstart and the pages for each kind of data say works when it is pasted."""
 
 import bz2
 import contextlib
@@ -33,13 +33,13 @@ PAGES = {
         "Copenhagen",
         "certified=True",
     ],
-    "docs/guides/entities.md": [
+    "docs/entities.md": [
         "792  test rows",
         "no other allowed name is more likely",
         "wrote metrics.json, deciles.png and calibration.png to report",
     ],
     "docs/guides/recommendation.md": ["2,000  names", '"Bob Dylan"', "Frankenstein", "similar_to", "repetition"],
-    "docs/guides/text.md": ["9  documents", "no other allowed name is more likely", r"\['a hash', 'function'\]"],
+    "docs/text.md": ["9  documents", "no other allowed name is more likely", r"\['a hash', 'function'\]"],
 }
 
 

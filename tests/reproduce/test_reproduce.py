@@ -12,7 +12,7 @@ import pytest
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.reproduce import lab, paper
+from superbloom.reproduce import paper, workbench
 from superbloom.reproduce.cells import ENTITY_PARTS, PAPER_OPTIONS, SAMPLERS, Shapes, cells
 from superbloom.reproduce.claims import FAILS, HOLDS, UNDECIDED, claims
 from superbloom.reproduce.plots import plots
@@ -33,7 +33,7 @@ SMALL = {
     "costs.LARGE_CATALOGUE_IDS": 500,
     "costs.WIKIPEDIA_IDS": 5_000,
 }
-SMALL |= {"lab.HIDDEN_ELEMENTS": 50, "lab.TRAINING_OPTIONS": {"valid_rows": 50, "save_every": 3}}
+SMALL |= {"workbench.HIDDEN_ELEMENTS": 50, "workbench.TRAINING_OPTIONS": {"valid_rows": 50, "save_every": 3}}
 
 
 def shrink(patch: pytest.MonkeyPatch | None = None) -> None:
@@ -273,7 +273,7 @@ def test_seeds_are_averaged_before_models_are_compared():
 
 
 def test_the_whole_report(corpus_folder, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(lab, "HIDDEN_ELEMENTS", 200)
+    monkeypatch.setattr(workbench, "HIDDEN_ELEMENTS", 200)
     names = tuple(rings().vocab.names(range(8)))
     monkeypatch.setattr(paper, "CONTEXTS", (names[:1], names[:3], ("not there",)))
     monkeypatch.setattr(paper, "CAPITALS", (names[:2], names[2:4], names[4:6]))
@@ -415,29 +415,29 @@ def test_models_that_do_not_fit_are_left_out(corpus_folder, tmp_path, monkeypatc
 
 
 def test_a_cell_that_fails_is_left_out_and_the_others_are_trained(corpus_folder, tmp_path, monkeypatch, small):
-    said, run = [], lab.Lab._run
+    said, run = [], workbench.Workbench._run
 
     def fail(self, cell, *given):
         if cell.name == "hash10-1":
             raise InputError("the loss became nan")
         run(self, cell, *given)
 
-    monkeypatch.setattr(lab.Lab, "_run", fail)
+    monkeypatch.setattr(workbench.Workbench, "_run", fail)
     out = tmp_path / "report"
     found = reproduce(corpus_folder, out, only=["table7"], budget="0.01m", quiet=True, notice=said.append)
     assert (found["done"], found["cells"]) == (2, 3)
     assert "hash10-1 failed and is left out: the loss became nan" in said
-    monkeypatch.setattr(lab.Lab, "_run", run)
+    monkeypatch.setattr(workbench.Workbench, "_run", run)
     assert reproduce(corpus_folder, out, only=["table7"], quiet=True)["done"] == 3
 
 
 def test_a_checkpoint_that_does_not_fit_is_deleted_and_training_restarts(corpus_folder, tmp_path, monkeypatch, small):
     out = tmp_path / "report"
-    measured = lab.Lab.measured
-    monkeypatch.setattr(lab.Lab, "measured", lambda *_: 1 / 0)
+    measured = workbench.Workbench.measured
+    monkeypatch.setattr(workbench.Workbench, "measured", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reproduce(corpus_folder, out, only=["table6"], budget="0.01m", quiet=True)
-    monkeypatch.setattr(lab.Lab, "measured", measured)
+    monkeypatch.setattr(workbench.Workbench, "measured", measured)
     assert list((out / "runs" / "superbloom-seed0").glob("*.ckpt"))
     monkeypatch.setattr(Shapes.__call__, "__defaults__", (64,))  # another release has other sizes
     assert reproduce(corpus_folder, out, only=["table6"], quiet=True)["done"] == 1

@@ -106,7 +106,7 @@ def test_similar_names_are_those_of_the_predictor(model, body):
 
 def test_similar_names_are_counted_and_described(names):
     names.post("/v1/similar", json={"names": [ONE], "k": 1, "seconds": 5})
-    assert 'superbloom_requests_total{path="/v1/similar",status="200"}' in names.get("/metrics").text
+    assert 'superbloom_requests_total{code="200",path="/v1/similar"}' in names.get("/metrics").text
     operation = names.get("/openapi.json").json()["paths"]["/v1/similar"]["post"]
     assert set(operation["responses"]) == {"200", "400", "401", "403", "408", "413", "421", "422", "503"}
 
@@ -209,4 +209,4 @@ def test_answers_over_http_are_those_given_alone():
         told = answer["masks"][0]["predictions"]
         assert [p["name"] for p in told] == [p.name for p in found.predictions]
         assert [p["score"] for p in told] == pytest.approx([p.score for p in found.predictions], abs=1e-5)
-    assert "superbloom_batch_rows_sum 64.0" in lines
+    assert "superbloom_batch_size_sum 64.0" in lines

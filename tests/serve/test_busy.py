@@ -92,7 +92,7 @@ def test_a_full_queue_is_told_before_the_body_is_read():
         gate.open.set()
         assert [future.result()[0] for future in taken] == [200, 200, 200]
         until(lambda: gauges(url) == (0, 0))
-        assert 'superbloom_requests_total{path="/v1/predict",status="503"} 1.0' in get(f"{url}/metrics")[1]
+        assert 'superbloom_requests_total{code="503",path="/v1/predict"} 1.0' in get(f"{url}/metrics")[1]
 
 
 def test_what_takes_too_long_is_told():

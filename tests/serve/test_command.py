@@ -21,10 +21,11 @@ from tests.support.servers import ONE, request, save, serve, until
 pytestmark = pytest.mark.system
 
 
-def test_a_replaced_folder_is_loaded_on_sighup_and_a_damaged_one_is_not(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_replaced_folder_is_loaded_on_sighup_and_a_damaged_one_is_not(tmp_path, workers):
     folder = tmp_path / "model"
     save(folder)
-    with serve(tmp_path, folder, "--port", 0) as server:
+    with serve(tmp_path, folder, "--port", 0, "--workers", workers) as server:
         url = server.ready()
 
         def best() -> list[str]:

@@ -52,8 +52,8 @@ def test_every_answer_is_guarded_and_none_tells_of_the_machine(caplog):
             assert secret not in answer.text
     for answer in answers[-2:]:
         assert answer.json() == {"error": "something went wrong here; the server's log has the details"}
-    assert 'superbloom_requests_total{path="/v1/predict",status="500"} 1.0' in told
-    assert 'superbloom_requests_total{path="/v1/predict",status="413"} 1.0' in told
+    assert 'superbloom_requests_total{code="500",path="/v1/predict"} 1.0' in told
+    assert 'superbloom_requests_total{code="413",path="/v1/predict"} 1.0' in told
     assert "is broken" in caplog.text
 
 
@@ -84,15 +84,21 @@ def test_metrics_count_what_happened():
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         lines = answer.text.splitlines()
     for line in (
-        'superbloom_requests_total{path="/v1/predict",status="200"} 3.0',
-        'superbloom_requests_total{path="/v1/predict",status="422"} 1.0',
-        'superbloom_requests_total{path="/v1/names/{name:any}",status="404"} 1.0',
-        'superbloom_request_seconds_count{path="/v1/predict"} 4.0',
-        "superbloom_batch_rows_count 3.0",
-        "superbloom_batch_seconds_count 3.0",
-        "superbloom_waiting_rows 0.0",
+        'superbloom_requests_total{code="200",path="/v1/predict"} 3.0',
+        'superbloom_requests_total{code="422",path="/v1/predict"} 1.0',
+        'superbloom_requests_total{code="404",path="/v1/names/{name:any}"} 1.0',
+        'superbloom_request_duration_seconds_count{path="/v1/predict"} 4.0',
+        "superbloom_batch_size_count 3.0",
+        "superbloom_batch_duration_seconds_count 3.0",
+        "superbloom_queue_length 0.0",
         "superbloom_requests_in_flight 1.0",
         "superbloom_reloads_total 0.0",
+        'superbloom_certified_total{certified="true"} 3.0',
+        'superbloom_certified_total{certified="false"} 0.0',
+        'superbloom_fallback_total{reason="all_scored"} 3.0',
+        'superbloom_fallback_total{reason="worker_ended"} 0.0',
+        "superbloom_workers 1.0",
+        "superbloom_worker_restarts_total 0.0",
     ):
         assert line in lines
     assert "made" not in answer.text

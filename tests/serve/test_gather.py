@@ -434,3 +434,38 @@ def test_everyone_gets_the_answer_to_what_they_asked(max_rows, sizes, leaves, se
     assert done == sorted(set(done))
     assert set(range(len(sizes))) - leaves <= set(done)
     assert all(len(batch) == 1 or sum(rows for _, rows in batch) <= max_rows for batch in batches)
+
+
+def test_lanes_take_from_one_queue_at_the_same_time():
+    async def test() -> None:
+        work = Held()
+        gatherer: Gatherer = Gatherer(work, max_rows=2, lanes=2)
+        tasks = [asyncio.create_task(gatherer.submit(item, 1, soon())) for item in (1, 2, 3)]
+        await until(lambda: len(work.batches) == 2)
+        tasks += [asyncio.create_task(gatherer.submit(item, 1, soon())) for item in (4, 5)]
+        await until(lambda: gatherer.waiting == 2)
+        assert work.batches == [[1, 2], [3]]
+        assert 0 < gatherer.busy_seconds < LONG
+        work.go.set()
+        assert await asyncio.gather(*tasks) == [-1, -2, -3, -4, -5]
+        assert sorted(work.items) == [1, 2, 3, 4, 5]
+        await gatherer.close()
+        assert gatherer.busy_seconds == 0
+
+    run(test())
+
+
+def test_two_lanes_are_expected_to_take_half_as_long():
+    async def test() -> None:
+        for lanes, expected in ((1, 10.0), (2, 5.0)):
+            gatherer: Gatherer = Gatherer(lambda items: items, max_rows=2, lanes=lanes)
+            gatherer._rows_per_second = 2.0
+            gatherer.waiting = 19
+            with pytest.raises(BusyError) as busy:
+                gatherer.check_time(1, time.monotonic() + 1.25 * expected - 0.1)
+            assert busy.value.retry_after == pytest.approx(19 / 2 / lanes)
+            gatherer.check_time(1, time.monotonic() + 1.25 * expected + 5)
+            gatherer.waiting = 0
+            await gatherer.close()
+
+    run(test())

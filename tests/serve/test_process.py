@@ -108,7 +108,7 @@ def hasty() -> None:
 
 
 def drained(
-    model: Path, folder: Path, number: int = 32, before: Callable[[], None] = held
+    model: Path, folder: Path, number: int = 32, before: Callable[[], None] = held, workers: int = 1
 ) -> tuple[int, int, float, str]:
     """SIGTERM with so many requests in flight, after which no other is taken.
 
@@ -128,7 +128,8 @@ def drained(
         close = pytest.approx([p.score for p in expected], abs=1e-5)
         return [p["name"] for p in told] == [p.name for p in expected] and [p["score"] for p in told] == close
 
-    with serve(folder, model, "--port", 0, before=before) as server, ThreadPoolExecutor(number) as pool:
+    options = ("--port", 0, "--workers", workers)
+    with serve(folder, model, *options, before=before) as server, ThreadPoolExecutor(number) as pool:
         url = server.ready()
         (folder / HOLD).touch()
         taken = [pool.submit(request, f"{url}/v1/predict", {"context": context, "k": 3}) for context in contexts]
@@ -142,11 +143,16 @@ def drained(
         return answered, server.ended(), time.monotonic() - began, server.printed
 
 
-def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(model, tmp_path, check):
-    answered, code, seconds, printed = drained(model, tmp_path)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(model, tmp_path, check, workers):
+    answered, code, seconds, printed = drained(model, tmp_path, workers=workers)
     assert (answered, code) == (32, 0)
     assert len(printed.splitlines()) == 2, printed
-    check(6, f"{answered} of 32 in flight answered after SIGTERM, exit {code} after {seconds:.1f} s")
+    check(
+        6,
+        f"{answered} of 32 in flight answered after SIGTERM by {workers} worker{'s' * (workers > 1)}, "
+        f"exit {code} after {seconds:.1f} s",
+    )
 
 
 def test_a_server_that_does_not_wait_for_what_it_took_is_noticed(model, tmp_path, check):

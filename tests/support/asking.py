@@ -113,4 +113,4 @@ def get(url: str) -> tuple[int, str]:
 def gauges(url: str) -> tuple[float, float]:
     """Requests in flight, but for this one, and rows that wait."""
     lines = dict(line.rsplit(" ", 1) for line in get(f"{url}/metrics")[1].splitlines() if not line.startswith("#"))
-    return float(lines["superbloom_requests_in_flight"]) - 1, float(lines["superbloom_waiting_rows"])
+    return float(lines["superbloom_requests_in_flight"]) - 1, float(lines["superbloom_queue_length"])

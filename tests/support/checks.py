@@ -48,6 +48,7 @@ CHECKS = {
     20: "the page",
     21: "raw bytes",
     22: "beside a busy neighbour",
+    23: "model processes",
 }
 
 

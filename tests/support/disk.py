@@ -130,6 +130,10 @@ def fork_again_and_again(pipe: Connection) -> None:
     """A command is answered with the number of its process, such a number, once it has ended, with its exit code."""
     ours = (
         "predict.recommend",
+        "batch.local",
+        "batch.sources",
+        "batch.spark",
+        "batch.tables",
         "evaluate.tables",
         "prepare.sequences",
         "prepare.interactions",

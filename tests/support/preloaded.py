@@ -10,6 +10,10 @@ COMMANDS = (
     "training.fit",
     "predict",
     "predict.recommend",
+    "batch.local",
+    "batch.sources",
+    "batch.spark",
+    "batch.tables",
     "evaluate.tables",
     "training.plan",
     "prepare.bundled",
@@ -28,7 +32,7 @@ COMMANDS += (
 )
 COMMANDS += (
     "reproduce.run",
-    "reproduce.lab",
+    "reproduce.workbench",
     "reproduce.plots",
     "evaluate.yardsticks",
     "training.initialise",

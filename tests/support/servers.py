@@ -75,10 +75,17 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 class Server:
     """A process that serves, and the file that has what it prints."""
 
-    def __init__(self, folder: Path, *arguments: object, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: object,
+        before: Callable[[], None] | None = None,
+        environment: dict[str, object] | None = None,
+    ) -> None:
         self.folder = folder
         (folder / launch.OUTPUT).unlink(missing_ok=True)
-        self.process = launch.start(folder, "serve", *arguments, "--no-browser", before=before)
+        given = environment or {}
+        self.process = launch.start(folder, "serve", *arguments, "--no-browser", before=before, **given)
 
     @property
     def printed(self) -> str:
@@ -88,9 +95,21 @@ class Server:
     def ready(self) -> str:
         """Its address, once it tells it."""
         until(lambda: "serving " in self.printed or not self.process.is_alive())
-        found = re.search(r"^serving \S+ at (http://\S+:\d+)/ ", self.printed, re.MULTILINE)
+        found = re.search(r"\bserving \S+ at (http://\S+:\d+)/ ", self.printed)
         assert found, self.printed
         return found[1]
+
+    def workers(self) -> list[int]:
+        """The process ids of its model processes: server → keeper → template → workers."""
+        keepers = [child for child in children(self.process.pid) if children(child)]
+        return [worker for keeper in keepers for template in children(keeper) for worker in children(template)]
+
+    def processes(self) -> list[int]:
+        """The process ids of the server and of all processes behind it."""
+        found = [self.process.pid]
+        for process in found:
+            found += children(process)
+        return found
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
@@ -101,9 +120,22 @@ class Server:
         return self.process.exitcode
 
 
+def children(process: int) -> list[int]:
+    """As Linux tells them; none of a process that has ended."""
+    try:
+        return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 @contextmanager
-def serve(folder: Path, *arguments: object, before: Callable[[], None] | None = None) -> Iterator[Server]:
-    server = Server(folder, *arguments, before=before)
+def serve(
+    folder: Path,
+    *arguments: object,
+    before: Callable[[], None] | None = None,
+    environment: dict[str, object] | None = None,
+) -> Iterator[Server]:
+    server = Server(folder, *arguments, before=before, environment=environment)
     try:
         yield server
     finally:

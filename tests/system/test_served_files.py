@@ -22,7 +22,7 @@ from superbloom.storage import mapped
 from superbloom.storage.mapped import Mapped
 from superbloom.store import model_folder as store
 from tests.support import serving
-from tests.support.servers import ONE, Server, request, save, serve, until
+from tests.support.servers import ONE, Server, children, request, save, serve, until
 
 CHANGED = (
     "model.safetensors was changed in place while it was served; reload the model (SIGHUP or POST /v1/reload). "
@@ -148,12 +148,28 @@ def test_a_change_while_a_batch_is_computed_is_noticed(models, served, monkeypat
     assert refused.value.status == 503
 
 
-def test_a_server_that_dies_of_a_cut_file_says_so(served, tmp_path):
+def test_a_model_process_that_dies_of_a_cut_file_is_reported(models, served, tmp_path):
+    """Only it ends: the server refuses predictions until the model is loaded again."""
     with serve(tmp_path, served, "--port", 0, before=map_all_unchecked) as server:
         url = server.ready()
         cut_short(served)
+        assert best(url) == (503, "the process that computed this ended; try again in a moment")
+        line = until(lambda: re.search(r"^a model process .*\n", server.printed, re.MULTILINE))[0]
+        assert line == (
+            "a model process ended with SIGBUS (a memory-mapped file of the model was cut short, or its disk failed); "
+            "another takes its place\n"
+        )
+        copy_into(models / "1", served)
+        reload(server)
+        assert best(url) == answer_of(1)
+
+
+def test_a_server_that_dies_of_a_cut_file_says_so(served, tmp_path):
+    with serve(tmp_path, served, "--port", 0, before=map_all_unchecked) as server:
+        url = server.ready()
+        os.truncate(served / "vocab.arrow", 0)
         with pytest.raises((ConnectionError, http.client.HTTPException, urllib.error.URLError)):
-            best(url)
+            request(f"{url}/v1/names?prefix=r")
         assert server.ended() == -signal.SIGBUS
         line = until(lambda: re.search(r"^error: .*\n", server.printed, re.MULTILINE))[0]
         assert line == (
@@ -190,7 +206,7 @@ def test_the_process_that_waits_for_a_crash_ends_with_the_server(served, tmp_pat
     with serve(tmp_path, served, "--port", 0) as server:
         server.ready()
         pid = server.process.pid
-        (watcher,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        (watcher,) = [child for child in children(pid) if not children(child)]
         until(lambda: ignores(watcher, signal.SIGHUP))  # it has started
         files = {file.readlink().name for file in Path(f"/proc/{watcher}/fd").iterdir()}
         os.kill(watcher, signal.SIGTERM)  # as to a whole group

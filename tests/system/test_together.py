@@ -16,7 +16,7 @@ import pytest
 
 from superbloom import Corpus, Superbloom
 from superbloom.errors import InputError
-from superbloom.reproduce.lab import Lab
+from superbloom.reproduce.workbench import Workbench
 from superbloom.storage import folder, locks
 from superbloom.store import model_folder as store
 from tests.support import disk, launch
@@ -39,7 +39,7 @@ def held(place: str, broken: Callable[[], None] | None) -> None:
     """In the process of a command: wait in the middle of it, until there is a file `go`."""
     if broken is not None:
         broken()
-    seal, keep = folder._seal, Lab.keep
+    seal, keep = folder._seal, Workbench.keep
 
     def wait() -> None:
         (Path(place) / "held").touch()
@@ -53,7 +53,7 @@ def held(place: str, broken: Callable[[], None] | None) -> None:
         wait()
         return keep(*arguments)
 
-    folder._seal, Lab.keep = waiting_seal, waiting_keep
+    folder._seal, Workbench.keep = waiting_seal, waiting_keep
 
 
 def without_locks() -> None:

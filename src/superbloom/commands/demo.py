@@ -40,7 +40,7 @@ def demo(
 ) -> None:
     """Train on all links of a Wikipedia for four minutes, compare with yardsticks, answer the paper's queries.
 
-    The catalogue has 259,996 entities. Examples: superbloom demo; superbloom demo --minutes 1 --out quick-look
+    The catalogue has 259,996 entities.
     """
     from rich.console import Console
 

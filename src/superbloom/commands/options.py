@@ -10,12 +10,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from superbloom.config import HeadOptions, WriteOptions, make
+from superbloom.config import PRESETS, HeadOptions, WriteOptions, environment_name, make
 from superbloom.config.option import choices_of, default_of, kind_of
 from superbloom.errors import InputError
 
@@ -26,30 +27,42 @@ CorpusFolder = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus f
 ApiKey = Annotated[
     str | None, typer.Option(envvar="SUPERBLOOM_API_KEY", show_envvar=True, help="The key of the server.")
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="entities: rows of names, such as the links of a page (the defaults). sequence: what users chose, in "
+        f"order. text: natural language. Or a model of the paper: {', '.join(PRESETS)}."
+    ),
+]
 Server = Annotated[str | None, typer.Option(help="Ask the server at this address, instead of a folder.")]
 FolderOrName = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="A model folder; left out with --server.", show_default=False)
 ]
+ADVANCED = ("Advanced: training", "Advanced: the model")  # where --help shows options that few people need
 BYTES_PER_GB = 1e9
 MAX_GIGABYTES = 1e6  # larger numbers are mistakes
 
 Command = Callable[..., None]
 
 
-def options_of(*kinds: type, leave_out: Sequence[str] = (), panels: bool = False) -> Callable[[Command], Command]:
+def options_of(
+    *kinds: type, leave_out: Sequence[str] = (), panels: Sequence[str] = (), environment: bool = False
+) -> Callable[[Command], Command]:
     """Give a command an option for every field of these dataclasses that has a help text.
 
-    panels: group the options in --help by dataclass.
+    panels: in --help, where the options of each dataclass stand that are not common; common ones stand first.
+    environment: also take each option from its environment variable.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        for kind in kinds:
+        for kind, panel in zip_longest(kinds, panels):
             hints = get_type_hints(kind)
             for spec in fields(kind):
                 if "help" in spec.metadata and spec.name not in leave_out:
-                    annotation = _annotation(spec, hints[spec.name], kind.__name__ if panels else None)
+                    place = None if spec.metadata["common"] else panel
+                    annotation = _annotation(spec, hints[spec.name], place, environment)
                     parameters.append(
                         inspect.Parameter(
                             spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -102,29 +115,35 @@ def _bytes(name: str, gigabytes: float) -> int:
     return int(gigabytes * BYTES_PER_GB)
 
 
-def _annotation(spec: Field[Any], hint: Any, panel: str | None) -> Any:
+def _annotation(spec: Field[Any], hint: Any, panel: str | None, environment: bool) -> Any:
     kind, _ = kind_of(hint)
     flag, choices = spec.metadata["flag"], choices_of(kind)
     type_ = _command_line_type(spec, kind)
     repeated = " May be repeated." if type_ == list[str] else ""
     option = typer.Option(
         *([flag] if flag else []),
-        help=spec.metadata["help"] + repeated + _default_text(spec),
-        metavar=f"<{'|'.join(choices)}>" if choices else None,
+        help=spec.metadata["help"] + repeated + _values_text(spec, choices),
+        metavar="<word>" if choices else None,
         rich_help_panel=panel,
         show_default=False,
+        envvar=environment_name(spec.name) if environment else None,
+        show_envvar=False,  # in 80 columns the names would be cut; the help of the command states the rule
     )
     return Annotated[type_ | None, option]
 
 
-def _default_text(spec: Field[Any]) -> str:
+def _values_text(spec: Field[Any], choices: Sequence[str]) -> str:
+    """The values that are allowed, if they are words, and the default."""
     default, shown = default_of(spec), spec.metadata["shown_default"]
     if spec.metadata["gigabytes"]:
         default = default / BYTES_PER_GB
     is_switch = default is False and spec.metadata["flag"] is not None
-    if shown is None and (default is None or default == () or is_switch or "(default: " in spec.metadata["help"]):
-        return ""
-    return f" (default: {default if shown is None else shown})"
+    values = [" | ".join(choices)] if choices else []
+    if shown is not None or not (
+        default is None or default == () or is_switch or "(default: " in spec.metadata["help"]
+    ):
+        values.append(f"default: {default if shown is None else shown}")
+    return f" ({'; '.join(values)})" if values else ""
 
 
 def _command_line_type(spec: Field[Any], kind: Any) -> Any:

@@ -7,23 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, print_json, q
-from superbloom.commands.options import Json, options_of
-from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, preset_options, split_options, train_config
+from superbloom.commands.options import ADVANCED, Json, Preset, options_of
+from superbloom.config import ModelConfig, TrainConfig, preset_options, split_options, train_config
 
 
-@options_of(ModelConfig, TrainConfig, panels=True)
+@options_of(TrainConfig, ModelConfig, panels=ADVANCED)
 def plan(
     ids: Annotated[int, typer.Option(help="How many names the catalogue has.")],
     memory: Annotated[
         str | None, typer.Option(help="Memory to use: 16GB, 16GiB or bytes. (default: what this machine has)")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    preset: Preset = None,
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """Choose alpha, m and d for a catalogue, a time (--minutes) and a memory, as `train` does, and show what they cost.
+    """Choose alpha, m and d for a catalogue, a time (--minutes) and a memory, and show what they cost.
 
-    Examples: superbloom plan --ids 20000; superbloom plan --ids 5300000 --memory 16GB --minutes 600
+    `train` chooses the same.
     """
     from superbloom.errors import InputError
     from superbloom.training.choice import CHOSEN, choose

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from superbloom.commands.console import command, notice, print_json, print_rows, q
+from superbloom.commands.examples import epilog
 from superbloom.commands.options import Json, Out, given, may_overwrite, options_of
 from superbloom.config import (
     InteractionsOptions,
     SequencesOptions,
+    SyntheticOptions,
     TextOptions,
     WikipediaOptions,
     WriteOptions,
@@ -25,7 +27,7 @@ EXIT_INTERRUPTED = 130
 app = typer.Typer(help="Turn your data into a corpus folder.", no_args_is_help=True)
 
 
-@app.command("wikipedia")
+@app.command("wikipedia", epilog=epilog("wikipedia"))
 @options_of(WikipediaOptions, WriteOptions)
 def prepare_wikipedia(
     dumps: Annotated[list[str], typer.Argument(help="pages-articles files: .xml, .bz2, .xz, .gz, .zst; - is stdin.")],
@@ -43,7 +45,7 @@ def prepare_wikipedia(
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-@app.command("sequences")
+@app.command("sequences", epilog=epilog("sequences"))
 @options_of(SequencesOptions, WriteOptions)
 def prepare_sequences(
     files: Annotated[
@@ -59,7 +61,7 @@ def prepare_sequences(
     _prepare(prepare_sequences, files, out, SequencesOptions, options, json_)
 
 
-@app.command("interactions")
+@app.command("interactions", epilog=epilog("interactions"))
 @options_of(InteractionsOptions, WriteOptions)
 def prepare_interactions(
     files: Annotated[
@@ -78,7 +80,7 @@ def prepare_interactions(
     _prepare(prepare_interactions, files, out, InteractionsOptions, options, json_)
 
 
-@app.command("text")
+@app.command("text", epilog=epilog("text"))
 @options_of(TextOptions, WriteOptions)
 def prepare_text(
     files: Annotated[
@@ -98,14 +100,24 @@ def prepare_text(
     _prepare(prepare_text, files, out, TextOptions, options, json_)
 
 
+@app.command("synthetic")
+@options_of(SyntheticOptions, WriteOptions)
+def prepare_synthetic(out: Out, json_: Json = False, **options: Any) -> None:
+    """A made-up world of lists, countries and capitals, with the best possible recall (docs/results/index.md)."""
+    from superbloom.prepare.synthetic import prepare_synthetic
+
+    _prepare(prepare_synthetic, None, out, SyntheticOptions, options, json_)
+
+
 def _prepare(
-    read: Callable[..., Any], files: list[str], out: Path, kind: type, options: dict[str, Any], json_: bool
+    read: Callable[..., Any], files: list[str] | None, out: Path, kind: type, options: dict[str, Any], json_: bool
 ) -> None:
-    """Run a reader with options of its kind and print what it counted."""
+    """Run a reader with options of its kind and print what it counted. files: None for a reader without."""
     from superbloom.progress import counting
 
     chosen: Any = make(kind, given(kind, options))
-    report = read(files, out, chosen, overwrite=may_overwrite(options), notice=notice, watch=counting)
+    given_files = () if files is None else (files,)
+    report = read(*given_files, out, chosen, overwrite=may_overwrite(options), notice=notice, watch=counting)
     if json_:
         print_json({"corpus": str(out), **report.document()})
     else:

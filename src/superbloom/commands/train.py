@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from superbloom.commands.console import command, print_json, q
-from superbloom.commands.options import CorpusFolder, Json, Out, may_overwrite, options_of
-from superbloom.config import PRESET_NAMES, ModelConfig, TrainConfig, WriteOptions, split_options
+from superbloom.commands.options import ADVANCED, CorpusFolder, Json, Out, Preset, may_overwrite, options_of
+from superbloom.config import ModelConfig, TrainConfig, WriteOptions, split_options
 from superbloom.errors import InputError
 from superbloom.runtime import is_main_process
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from superbloom.training.run_folder import RunSettings
 
 
-@options_of(ModelConfig, TrainConfig, panels=True)
+@options_of(TrainConfig, ModelConfig, panels=ADVANCED)
 @options_of(WriteOptions)
 def train(
     corpus: CorpusFolder,
     out: Out,
-    preset: Annotated[str | None, typer.Option(help=f"Start from one of {', '.join(PRESET_NAMES)}.")] = None,
+    preset: Preset = None,
     from_model: Annotated[
         Path | None, typer.Option(help="Begin with this model; names it does not know are added to it.")
     ] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from superbloom.config.option import BELOW_ONE, SEED, faults, option, refuse, whole
+from superbloom.config.option import BELOW_ONE, POSITIVE, SEED, faults, option, refuse, whole
 
 # Limits for files from elsewhere: a small model folder must not take hours to read or to ask.
 MAX_HASHES, MAX_SEQ_LEN = 256, 100_000
@@ -27,7 +27,9 @@ class ModelConfig:
     num_hashes: int = option(
         2, "hash functions m: tokens per id", whole(1, MAX_HASHES), shown_default="2; 1 without hashing"
     )
-    alpha: int = option(4, "ids that share a bucket; 1 is no hashing", whole(1), shown_default=CHOSEN_BY_TRAIN)
+    alpha: int = option(
+        4, "ids that share a bucket; 1 is no hashing", whole(1), shown_default=CHOSEN_BY_TRAIN, common=True
+    )
     hash_seed: int = option(0, "seed of the hash functions", SEED)
     spread: bool = option(True, "keep frequent ids out of each other's buckets; without, hashes are fully random")
     coherent: int = option(
@@ -35,13 +37,18 @@ class ModelConfig:
     )
     # [PAD] [MASK] [CLS] [SEP]; text models reserve more, as BERT does.
     num_special: int = option(4, "special ids, each with m tokens of its own", whole(4))
-    dim: int = option(128, "width d of the embeddings", whole(1), shown_default=CHOSEN_BY_TRAIN)
+    dim: int = option(128, "width d of the embeddings", whole(1), shown_default=CHOSEN_BY_TRAIN, common=True)
     heads: int = option(4, "attention heads; they divide dim", whole(1), shown_default="one per 64 columns, at least 4")
     ffn_dim: int = option(512, "width of the feed-forward layers", whole(1), shown_default="4 · dim")
-    layers: int = option(2, "Transformer layers L", whole(1))
+    layers: int = option(2, "Transformer layers L", whole(1), common=True)
     attend: bool = option(True, "learn what to attend to; without, all elements count alike: a bag of digests")
-    seq_len: int = option(32, "longest segment n", whole(1, MAX_SEQ_LEN))
+    seq_len: int = option(32, "longest segment n", whole(1, MAX_SEQ_LEN), common=True)
     dropout: float = option(0.1, "dropout in training", BELOW_ONE)
+    embedding_std: float = option(
+        0.02,
+        "standard deviation of embeddings that start from noise; larger ones keep their identity in deep models",
+        POSITIVE,
+    )
     norm: Literal["pre", "post"] = option("pre", "normalise before each part of a layer, or after it as in the paper")
     inputs: Literal["sum", "tokens"] = option("sum", "read an id as the sum of its m tokens, or as m elements")
     mask_as: Literal["question", "element", "next"] = option(

@@ -52,6 +52,7 @@ POSITIVE = Allowed(0, math.inf, "more than 0", is_whole=False, includes_low=Fals
 FINITE = Allowed(-math.inf, math.inf, "a number", is_whole=False, includes_low=False, includes_high=False)
 NOT_NEGATIVE = Allowed(0, math.inf, "0 or more", is_whole=False, includes_high=False)
 BELOW_ONE = Allowed(0, 1, "from 0 to below 1", is_whole=False, includes_high=False)
+FROM_0_TO_1 = Allowed(0, 1, "from 0 to 1", is_whole=False)
 BETWEEN_0_AND_1 = Allowed(0, 1, "between 0 and 1", is_whole=False, includes_low=False, includes_high=False)
 
 
@@ -63,14 +64,16 @@ def option(
     flag: str | None = None,
     shown_default: str | None = None,
     gigabytes: bool = False,
+    common: bool = False,
 ) -> Any:
     """A field with its default, its help text and its allowed values.
 
     flag: the name on the command line, if it is not the name of the field; of a bool, a flag without a --no- form.
     shown_default: the default as people read it, if the value does not say it. gigabytes: a number of bytes that the
-    command line takes in GB.
+    command line takes in GB. common: where a command has many options, --help shows this one first.
     """
-    metadata = {"help": help, "allowed": allowed, "flag": flag, "shown_default": shown_default, "gigabytes": gigabytes}
+    shown = {"help": help, "flag": flag, "shown_default": shown_default, "common": common}
+    metadata = shown | {"allowed": allowed, "gigabytes": gigabytes}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -140,6 +143,15 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
     """A dataclass of options from what a user gave; InputError if an option is unknown."""
     check_known(given, [spec.name for spec in fields(kind)])  # type: ignore[arg-type]
     return kind(**given)
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of an option of `superbloom serve`.
+
+    >>> environment_name("max_k")
+    'SUPERBLOOM_MAX_K'
+    """
+    return f"SUPERBLOOM_{name.upper()}"
 
 
 def check_known(given: Iterable[str], known: Iterable[str]) -> None:

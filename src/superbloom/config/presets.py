@@ -83,8 +83,12 @@ SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
 # Text: masks as in BERT. No start from co-occurrence: it costs more time than it saves (docs/log.md).
 TEXT = {"positions": True, "seq_len": 64}
 TEXT_TRAINING = {"mask_share": 0.15, "batch_size": 64, "warm_start": False}
-RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"sequence": (SEQUENCE, {}), "text": (TEXT, TEXT_TRAINING)}
-PRESET_NAMES = (*PRESETS, *RECIPES)
+RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "entities": ({}, {}),  # rows of names, such as the links of a page: the defaults
+    "sequence": (SEQUENCE, {}),
+    "text": (TEXT, TEXT_TRAINING),
+}
+PRESET_NAMES = (*RECIPES, *PRESETS)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

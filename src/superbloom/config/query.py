@@ -106,6 +106,12 @@ class RecommendOptions:
     filter_seen: bool | None = option(
         None, "Leave out the items that a user has had.", shown_default=IF_ROWS_RARELY_REPEAT
     )
+    max_per_category: int | None = option(
+        None, "How many items of one category a user may get; needs categories.", whole(1), shown_default="any number"
+    )
+
+    def __post_init__(self) -> None:
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,11 @@
-"""The options of the readers: `prepare sequences`, `interactions`, `wikipedia` and `text`.
+"""The options of the readers: `prepare sequences`, `interactions`, `wikipedia`, `text` and `synthetic`.
 
 Memory is a number of bytes here and everywhere in Python. Only the command line takes GB.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,32 @@ from datetime import datetime
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
-from superbloom.config.option import FINITE, Allowed, make, option, settle, whole
+from superbloom.config.option import (
+    BETWEEN_0_AND_1,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    Allowed,
+    faults,
+    make,
+    option,
+    settle,
+    whole,
+)
 
 T = TypeVar("T")
+
+# The options of InteractionsOptions that say how a log is read, not what is left out of it or held out.
+HISTORY_OPTIONS = (
+    *("user", "item", "time", "time_format", "rating", "min_rating", "drop_repeats"),
+    *("engine", "memory", "format", "encoding"),
+)
 
 GB = 10**9
 DEFAULT_MEMORY_BYTES = 2 * GB
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = GB // 4, 100_000 * GB
+MAX_LIST_SETS = 1_000_000  # sets of lists that a row of a made-up world may have
 MIN_ITEM_COUNT = 5  # events of an item, unless files say what is held out
 
 Split = Literal["last", "time", "user"]
@@ -207,3 +227,43 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         settle(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticOptions:
+    """A made-up world of lists, countries and capitals, whose best possible recall is known."""
+
+    countries: int = option(150, "Countries; each has a capital.", whole(2))
+    lists: int = option(60, "Lists of countries; each is a name as well.", whole(1))
+    list_size: int = option(5, "Countries on each list.", whole(1))
+    lists_per_row: int = option(1, "Most lists that a row is about.", whole(1))
+    complete: float = option(0.7, "Probability that a row holds a member of its list, or the list.", BETWEEN_0_AND_1)
+    follows: float = option(0.8, "Probability that a country brings its capital.", BETWEEN_0_AND_1)
+    noise: float = option(0.5, "Other names in a row, on average.", POSITIVE)
+    zipf: float = option(0.75, "Exponent of Zipf's law: how much more frequent some lists and names are.", NOT_NEGATIVE)
+    longest: int = option(32, "Most names in a row; rows with more are drawn again.", whole(2))
+    rows: int = option(100_000, "Rows to draw.", whole(1, 10**9))
+    train_rows: int | None = option(
+        None,
+        "Keep only this number of training rows; rows for validation and test stay.",
+        whole(1),
+        shown_default="all",
+    )
+    seed: int = option(0, "Seed of the world and its rows.", SEED)
+
+    def __post_init__(self) -> None:
+        settle(self, *self._conflicts())
+
+    def _conflicts(self) -> Iterator[str]:
+        if faults(self):
+            return
+        if self.list_size > self.countries:
+            yield f"list_size={self.list_size} with countries={self.countries}: no more than there are is allowed"
+        if self.lists_per_row > self.lists:
+            yield f"lists_per_row={self.lists_per_row} with lists={self.lists}: no more than there are is allowed"
+        sets = sum(math.comb(self.lists, size) for size in range(1, min(self.lists_per_row, self.lists) + 1))
+        if sets > MAX_LIST_SETS:
+            yield (
+                f"lists={self.lists} with lists_per_row={self.lists_per_row} are {sets:,} sets of lists that a row may "
+                f"have; up to {MAX_LIST_SETS:,} are allowed, because the best answer weighs each of them"
+            )

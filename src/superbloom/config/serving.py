@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Literal
 
 from superbloom.config.option import POSITIVE, option, settle, whole
 from superbloom.errors import InputError, check_key
@@ -30,6 +31,10 @@ class Settings:
     host: str = option("127.0.0.1", "Address to listen on; one that other machines can reach needs a key.")
     port: int = option(8000, "Port to listen on; 0 is any free port.", whole(0, 65535))
     api_key: str | None = None
+    workers: int = option(1, "Processes that compute; they share the memory of the weights.", whole(1, 256))
+    log_format: Literal["text", "json"] = option(
+        "text", "Form of the log: text, or json with a line for each request and message."
+    )
     cors: tuple[str, ...] = option((), "Origin of another site whose pages may send requests.")
     max_k: int = option(1000, "Most names of one answer.", whole(1))
     max_context: int | None = option(None, "Most names of one context.", whole(1), shown_default="what the model reads")

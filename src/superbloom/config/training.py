@@ -9,6 +9,7 @@ from superbloom.config.model import ModelConfig
 from superbloom.config.option import (
     BELOW_ONE,
     BETWEEN_0_AND_1,
+    FROM_0_TO_1,
     NOT_NEGATIVE,
     POSITIVE,
     SEED,
@@ -29,11 +30,14 @@ COUNT_OPTIONS = {"count_engine", "count_master", "count_mb"}  # where pairs are 
 class TrainConfig:
     """How a model is trained; the defaults suit small models on a few cores (docs/log.md)."""
 
-    steps: int | None = option(None, "train this many steps in all", whole(1))
-    minutes: float | None = option(None, "train this many minutes in all", POSITIVE)
+    steps: int | None = option(None, "train this many steps in all", whole(1), common=True)
+    minutes: float | None = option(None, "train this many minutes in all", POSITIVE, common=True)
     batch_size: int = option(128, "segments per step, over all processes", whole(1))
     learning_rate: float = option(2e-3, "highest learning rate", POSITIVE)
     warmup: int = option(200, "steps until the highest learning rate; it falls with 1/sqrt(step) after", whole(1))
+    cooldown: float = option(
+        0.0, "last share of the training in which the learning rate also falls linearly to 0; 0: none", FROM_0_TO_1
+    )
     weight_decay: float = option(0.0, "decoupled weight decay", NOT_NEGATIVE)
     clip: float = option(1.0, "largest norm of the gradient", POSITIVE)
     average: float = option(
@@ -45,7 +49,9 @@ class TrainConfig:
     mask_share: float = option(0.3, "share of a segment that is masked", BETWEEN_0_AND_1)
     warm_start: bool = option(True, "begin with embeddings from counted co-occurrence; without, with noise")
     remember: Literal["both", "pairs", "rows", "none"] = option(
-        "both", "what the model keeps beside the network: names that stood together, training rows, both or none"
+        "both",
+        "what the model keeps beside the network: names that stood together, training rows, both or none",
+        common=True,
     )
     neighbours: int = option(64, "names kept for each name, with pairs: those that stood nearest most often", whole(1))
     count_engine: Literal["numpy", "duckdb", "spark"] = option(
@@ -66,7 +72,7 @@ class TrainConfig:
         POSITIVE,
         shown_default="none: old events count as much as new ones",
     )
-    seed: int = option(0, "seed of weights, batches and dropout", SEED)
+    seed: int = option(0, "seed of weights, batches and dropout", SEED, common=True)
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto",
         "arithmetic. auto: fp32, with products in bf16 where the CPU has AMX instructions. fp32: all in fp32. "
@@ -75,6 +81,7 @@ class TrainConfig:
     loss: Literal["full", "sampled"] = option("full", "softmax over all tokens, or a sample of them (unhashed only)")
     samples: int = option(8192, "negatives of the sampled softmax", whole(1))
     proposal: Literal["log-uniform", "empirical"] = option("log-uniform", "how those negatives are drawn")
+    log_q: bool = option(True, "lower the logit of a negative by the log of how often it is drawn; without, learn that")
     logits_mb: int = option(128, "megabytes of logits held at a time", whole(1))
     valid_every: int = option(250, "steps between validations", whole(1))
     valid_rows: int = option(1000, "hidden elements of a validation", whole(1))

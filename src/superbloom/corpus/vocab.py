@@ -34,6 +34,7 @@ WIKI_ADDRESS = re.compile(r"https?://[^/\s]+/(?:wiki/|(?:w/)?index\.php(?:/|\?(?
 MAX_FUZZY_CANDIDATES = 20_000  # names that a fuzzy look-up compares per prefix, the most frequent ones
 MAX_FUZZY_CHARS = 200  # a longer name is no misspelling
 MIN_FUZZY_SCORE = 75  # per cent of similarity
+NAMES_PER_SEARCH = 300  # names that are put into a hash table in the time of one binary search
 MAX_SUGGESTED = 3  # names that an unknown name may mean
 
 NORMALISATION_KEY = b"superbloom.text"  # in the metadata of the file: how to normalise text before looking it up
@@ -200,6 +201,20 @@ class Vocab:
         if position < len(self) and self._name_at(position) == name:
             return int(self._by_name[position])
         return None
+
+    def find_all(self, names: pa.Array) -> np.ndarray:
+        """Return the id of each name of an Arrow array, −1 where there is none; int32.
+
+        >>> Vocab.from_counts({"a": 2, "b": 1}).find_all(pa.array(["b", None, "c", "b"])).tolist()
+        [1, -1, -1, 1]
+        """
+        encoded = names.cast(pa.large_string()).dictionary_encode()
+        if len(encoded.dictionary) * NAMES_PER_SEARCH < len(self):
+            found = ((-1 if (id_ := self.find(name)) is None else id_) for name in encoded.dictionary.to_pylist())
+            ids = np.fromiter(found, np.int32, len(encoded.dictionary))
+        else:
+            ids = pc.fill_null(pc.index_in(encoded.dictionary, value_set=self._names), -1).to_numpy()
+        return np.append(ids, np.int32(-1))[pc.fill_null(encoded.indices, -1).to_numpy()]
 
     def id(self, name: str) -> int:
         """Return the id of a name, of the title it spells, or of the one name that differs in case, accents and marks.

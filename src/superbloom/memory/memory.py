@@ -85,7 +85,8 @@ class Memory:
         column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         kept, column = order[column < MAX_NAMES], column[column < MAX_NAMES]
         slot = found.query[kept], column
-        names = min(MAX_NAMES, int(counts.max(initial=0)))
+        # subtle: the same width for every batch, because sums over more columns may round differently
+        names = min(MAX_NAMES, num_ids)
 
         def padded(*values: np.ndarray, fill: float = 0.0) -> np.ndarray:
             """The values of the names that are kept, (q, names, number of values)."""

@@ -181,9 +181,10 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """The loss of y (q, d) against `sampler.samples` random negatives instead of all tokens (bengio:03, bengio:08).
 
-    The logit of a negative is lowered by the log of its expected count among the samples (logQ). A negative that equals
-    the target is removed. The sum then estimates the full normaliser without bias. The target is always included, so
-    its logit is not changed. With sparse, the gradient of the table holds only the rows of targets and negatives.
+    The logit of a negative is lowered by the log of its expected count among the samples (logQ), unless the sampler
+    leaves that out. A negative that equals the target is removed. The sum then estimates the full normaliser without
+    bias. The target is always included, so its logit is not changed. With sparse, the gradient of the table holds only
+    the rows of targets and negatives.
     """
     negatives, log_q = sampler.draw(seed, table.device)
     weight, true = (F.embedding(chosen, table, sparse=sparse) for chosen in (negatives, targets))
@@ -238,9 +239,10 @@ class Sampler:
 
     log-uniform: P = log((r + 2) / (r + 1)) / log(tokens + 1) for the r-th most frequent token, Zipf's law.
     empirical: P is proportional to (count + 1) ** 0.75, as in word2vec.
+    Without log_q, expected counts are 1, so that the loss does not correct for the proposal.
     """
 
-    def __init__(self, proposal: str, counts: np.ndarray, samples: int) -> None:
+    def __init__(self, proposal: str, counts: np.ndarray, samples: int, log_q: bool = True) -> None:
         tokens = len(counts)
         rank = np.empty(tokens)
         rank[np.argsort(-counts, kind="stable")] = np.arange(tokens)
@@ -248,7 +250,8 @@ class Sampler:
         self.samples = min(samples, tokens)
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
         # Tokens are drawn with replacement: the expected count of a token is samples · P(token).
-        self._log_q = torch.from_numpy(np.log(self.samples * weights / weights.sum())).float()
+        expected = self.samples * weights / weights.sum() if log_q else np.ones(tokens)
+        self._log_q = torch.from_numpy(np.log(expected)).float()
 
     def draw(self, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Sampled tokens (samples,) and the logs of their expected counts (samples,)."""

@@ -152,7 +152,8 @@ class Network(nn.Module):
             if name.endswith(".distance"):
                 parameter.data.copy_(_nearer(*parameter.shape))
             elif parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
+                is_embedding = name in ("embedding.weight", "output")
+                nn.init.normal_(parameter, std=self.config.embedding_std if is_embedding else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

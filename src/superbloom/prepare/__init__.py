@@ -4,6 +4,7 @@
     interactions/    logs of users and items
     wikipedia/       the links of MediaWiki dumps (Sec. 3)
     text/            natural language (Sec. 4)
+    synthetic/       made-up worlds, whose best possible recall is known
     corpus.py        the Corpus that users import, also from DataFrames
     bundled.py       the built-in corpus
 

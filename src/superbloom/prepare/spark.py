@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ NO_JAVA = "Spark needs Java 17; apt install openjdk-17-jre-headless (and see JAV
 MIN_SPARK_BYTES = 10**9
 MB = 10**6
 MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+|spark://([^:/,]+:\d+)(,[^:/,]+:\d+)*")
+PYTHON_ERROR = re.compile(r"^Traceback .*?^([\w.]+(?:Error|Exception): .*?)$", re.DOTALL | re.MULTILINE)
 SECONDS_TO_ANSWER = 5.0  # a master has this long to answer; Spark itself would wait for a minute
 
 
@@ -52,6 +54,7 @@ def spark_session(folder: Path, memory: int, master: str | None = None) -> Itera
     ours = active is None and SparkContext._active_spark_context is None
     try:
         if active is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Python workers need this package, too
             with _silent_start(folder / "spark.log"):
                 builder = SparkSession.builder.appName("superbloom")
                 session = (builder.config(map=settings) if ours and not remote else builder).getOrCreate()
@@ -63,7 +66,8 @@ def spark_session(folder: Path, memory: int, master: str | None = None) -> Itera
             if ours:
                 session.stop()
     except (PySparkException, Py4JError) as error:
-        reason = " ".join(str(error).split())[:200]
+        of_python = PYTHON_ERROR.search(str(error))
+        reason = " ".join((of_python[1] if of_python else str(error)).split())[:200]
         no_java = "JAVA_GATEWAY_EXITED" in reason
         raise InputError(NO_JAVA if no_java else f"Spark gave up: {reason}; fix that, or use DuckDB") from None
 

@@ -52,6 +52,7 @@ class Worker:
 
     def __init__(self, remedy: str) -> None:
         self.remedy = remedy
+        self.task: Any = None  # the last one that the process got
         command = [sys.executable, "-c", "from superbloom.prepare.workers import work; work()"]
         # Otherwise malloc returns large buffers to the system after each use, which costs a tenth of the time.
         keep = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**28)}
@@ -62,7 +63,9 @@ class Worker:
         assert self.process.stdin
         assert self.process.stdout
         try:
-            pickle.dump((task, piece), self.process.stdin)
+            # A task may be large, so it is sent once.
+            pickle.dump((None if task is self.task else task, piece), self.process.stdin)
+            self.task = task
             self.process.stdin.flush()
             result = pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
@@ -145,7 +148,7 @@ def work() -> None:
         except EOFError:
             return
         try:
-            if task != current:
+            if task is not None and task != current:
                 current, function = task, task.start()
             result = function(piece)
         except Exception as error:  # the parent raises it

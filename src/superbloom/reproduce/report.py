@@ -10,41 +10,41 @@ from importlib.metadata import version
 
 from superbloom.evaluate import markdown
 from superbloom.reproduce import paper, tables
-from superbloom.reproduce.claims import claims
-from superbloom.reproduce.lab import Lab
+from superbloom.reproduce.claims import Claim, claims
 from superbloom.reproduce.plots import plots
 from superbloom.reproduce.results import Results
 from superbloom.reproduce.settings import SETTINGS
+from superbloom.reproduce.workbench import Workbench
 from superbloom.storage import write_atomically
 from superbloom.store import escaped
 from superbloom.version import __version__
 
 
-def write_report(lab: Lab) -> None:
+def write_report(bench: Workbench) -> None:
     """Write the report of all finished cells; each file is replaced as a whole."""
-    results = _finished(lab)
+    results = _finished(bench)
     pictures = plots(results)
     for name, image in pictures.items():
-        write_atomically(lab.folder / name, image)
-    document = results.document() | {"claims": [asdict(claim) for claim in claims(results)], "machine": _machine()}
-    lab.keep("results", document)
+        write_atomically(bench.folder / name, image)
+    document = results.document() | {"claims": [asdict(claim) for claim in claims(results)], "machine": machine()}
+    bench.keep("results", document)
     text = page(results, set(pictures)).encode(errors="backslashreplace")
-    write_atomically(lab.folder / "report.md", text)
+    write_atomically(bench.folder / "report.md", text)
 
 
-def _finished(lab: Lab) -> Results:
-    files = (lab.folder / "cells").glob("*-seed*.json")
-    kept = [cell for file in files if (cell := lab.kept(f"cells/{file.stem}")) is not None]
+def _finished(bench: Workbench) -> Results:
+    files = (bench.folder / "cells").glob("*-seed*.json")
+    kept = [cell for file in files if (cell := bench.kept(f"cells/{file.stem}")) is not None]
     kept.sort(key=lambda cell: (cell["seed"], cell["cell"]))
-    test_rows = len(lab.corpus.rows("test"))
-    return Results(lab.kept(SETTINGS) or {}, kept, test_rows, lab.kept("yardsticks"), lab.kept("costs"))
+    test_rows = len(bench.corpus.rows("test"))
+    return Results(bench.kept(SETTINGS) or {}, kept, test_rows, bench.kept("yardsticks"), bench.kept("costs"))
 
 
 def page(results: Results, pictures: set[str]) -> str:
     """Return the whole report as Markdown."""
     parts = [
         *_about(results),
-        *_claims(results),
+        *claims_table(claims(results)),
         *tables.table_2(results, pictures),
         *tables.table_3(results, pictures),
         *tables.table_5(results, pictures),
@@ -67,7 +67,7 @@ def _about(results: Results) -> Iterator[str]:
     yield (
         f"{counts}. {len(every)} models, {hours:.1f} hours of training on {settings['threads']} "
         f"thread{'s' * (settings['threads'] > 1)} ({processor:.1f} hours of processor time with evaluation). "
-        f"Most models train for {2 * settings['minutes of a share']:.2f} minutes. {_machine()}."
+        f"Most models train for {2 * settings['minutes of a share']:.2f} minutes. {machine()}."
     )
     if results.yardsticks:
         hundred, tenth = (100 * results.yardsticks["share of links"][name] for name in ("100", "tenth"))
@@ -87,8 +87,8 @@ def _about(results: Results) -> Iterator[str]:
     )
 
 
-def _claims(results: Results) -> Iterator[str]:
-    found = claims(results)
+def claims_table(found: list[Claim]) -> Iterator[str]:
+    """Yield the paragraphs about the paper's claims."""
     if found:
         yield "## What the paper claims, and what is found here"
         rows = [[c.where, c.text, c.printed, c.found, f"**{c.verdict}**"] for c in found]
@@ -123,6 +123,7 @@ def _examples(results: Results) -> Iterator[str]:
             yield markdown(["query", "right answer", "its rank", "first answer"], rows)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return the machine and the versions that a report names."""
     packages = ", ".join([f"superbloom {__version__}", *(f"{name} {version(name)}" for name in ("torch", "numpy"))])
     return f"{os.cpu_count()} processors ({platform.machine()}), Python {platform.python_version()}, {packages}"

@@ -20,9 +20,9 @@ from superbloom.corpus import Corpus
 from superbloom.errors import InputError
 from superbloom.reproduce.cells import ENTITY_PARTS, PART_ALIASES, PARTS, TEXT_PARTS, Cell, cells
 from superbloom.reproduce.costs import query_costs, step_costs
-from superbloom.reproduce.lab import Lab, Stopped
 from superbloom.reproduce.report import write_report
-from superbloom.reproduce.settings import OVERHEAD, SETTINGS, check_folder, settings_for
+from superbloom.reproduce.settings import OVERHEAD, SETTINGS, check_folder, duration, settings_for
+from superbloom.reproduce.workbench import Stopped, Workbench
 from superbloom.training.limits import check_memory
 from superbloom.training.run_folder import lock_run
 
@@ -49,28 +49,29 @@ def reproduce(
         fits = {cell.name for cell in wanted}
         earlier = {name: reason for name, reason in settings.get("left out", {}).items() if name not in fits}
         settings["left out"] = earlier | too_large
-        lab = Lab(corpus, out, settings["minutes of a share"])
-        lab.keep(SETTINGS, settings)
-        _measure(lab, chosen, notice)
-        left = [cell for cell in wanted if lab.result(cell) is None]
+        bench = Workbench(corpus, out, settings["minutes of a share"])
+        bench.keep(SETTINGS, settings)
+        _measure(bench, chosen, notice)
+        left = [cell for cell in wanted if bench.result(cell) is None]
         for cell in wanted:  # the process may have been killed before it removed the checkpoints of a finished cell
             if cell not in left:
-                shutil.rmtree(lab.run_of(cell), ignore_errors=True)
+                shutil.rmtree(bench.run_of(cell), ignore_errors=True)
         for number, cell in enumerate(left):
-            rest = sum(map(lab.minutes, left[number:])) * (1 + OVERHEAD)
+            rest = sum(map(bench.minutes, left[number:])) * (1 + OVERHEAD)
             done = len(wanted) - len(left) + number
-            notice(f"[{done + 1}/{len(wanted)}] {_label(cell)}: {lab.minutes(cell):.1f} min; {_time(rest)} left in all")
+            time_left = f"{bench.minutes(cell):.1f} min; {duration(rest)} left in all"
+            notice(f"[{done + 1}/{len(wanted)}] {_label(cell)}: {time_left}")
             try:
-                lab.run(cell, quiet)
+                bench.run(cell, quiet)
             except Stopped:
                 notice("stopped; run the same command to resume")
                 break
             except InputError as error:
                 notice(f"{_label(cell)} failed and is left out: {error}")
-                shutil.rmtree(lab.run_of(cell), ignore_errors=True)
-            write_report(lab)
-        write_report(lab)
-    finished = sum(lab.result(cell) is not None for cell in wanted)
+                shutil.rmtree(bench.run_of(cell), ignore_errors=True)
+            write_report(bench)
+        write_report(bench)
+    finished = sum(bench.result(cell) is not None for cell in wanted)
     return {"report": str(out / "report.md"), "cells": len(wanted), "done": finished}
 
 
@@ -99,21 +100,16 @@ def _fitting(corpus: Corpus, wanted: list[Cell]) -> tuple[list[Cell], dict[str, 
     return fits, too_large
 
 
-def _measure(lab: Lab, chosen: set[str], notice: Callable[[str], None]) -> None:
+def _measure(bench: Workbench, chosen: set[str], notice: Callable[[str], None]) -> None:
     """Measure what needs no training."""
-    if lab.kept("yardsticks") is None:
+    if bench.kept("yardsticks") is None:
         notice("counting: popularity, co-occurrence")
-        lab.keep("yardsticks", lab.yardsticks())
-    if "costs" in chosen and lab.kept("costs") is None:
+        bench.keep("yardsticks", bench.yardsticks())
+    if "costs" in chosen and bench.kept("costs") is None:
         notice("timing steps and queries")
         begin = time.monotonic()
-        found: dict[str, Any] = {"steps": step_costs(lab.corpus), "queries": query_costs(lab.corpus)}
-        lab.keep("costs", found | {"threads": torch.get_num_threads(), "seconds": time.monotonic() - begin})
-
-
-def _time(minutes: float) -> str:
-    whole = round(minutes)
-    return f"{whole} min" if whole < 90 else f"{whole // 60} h {whole % 60} min"
+        found: dict[str, Any] = {"steps": step_costs(bench.corpus), "queries": query_costs(bench.corpus)}
+        bench.keep("costs", found | {"threads": torch.get_num_threads(), "seconds": time.monotonic() - begin})
 
 
 def _label(cell: Cell) -> str:

@@ -80,3 +80,13 @@ def parse_minutes(text: str) -> float:
     if not 0 < minutes < MAX_BUDGET_MINUTES:
         raise InputError(f"--budget {text!r} given; a time is allowed: 3h, 1h30m or 45m")
     return minutes
+
+
+def duration(minutes: float) -> str:
+    """Minutes as people read them.
+
+    >>> duration(45), duration(100)
+    ('45 min', '1 h 40 min')
+    """
+    whole = round(minutes)
+    return f"{whole} min" if whole < 90 else f"{whole // 60} h {whole % 60} min"

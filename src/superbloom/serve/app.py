@@ -19,16 +19,19 @@ from starlette.types import Scope
 
 from superbloom.config import Settings
 from superbloom.predict import Predictor
+from superbloom.serve import kserve
 from superbloom.serve.guard import Guard
 from superbloom.serve.handlers import HANDLERS
 from superbloom.serve.metrics import Metrics
+from superbloom.serve.recommend import router as recommend_router
 from superbloom.serve.routes import router
 from superbloom.serve.schemas import Json
 from superbloom.serve.service import Models, Served
 from superbloom.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-API_PATHS = ("/v1/", "/health", "/ready", "/metrics", "/openapi.json")  # prefixes of the paths of the API
+# Prefixes of the paths of the API.
+API_PATHS = ("/v1/", "/v2", "/health", "/livez", "/ready", "/metrics", "/openapi.json")
 
 
 class Page(Mount):
@@ -65,6 +68,8 @@ def make_app(model: Predictor | Callable[[], Served], settings: Settings | None 
     )
     app.state.models = models
     app.include_router(router)
+    app.include_router(kserve.router)
+    app.include_router(recommend_router)
     if PAGE.is_dir():
         app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
     app.add_middleware(Guard, models=models)

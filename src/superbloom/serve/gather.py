@@ -4,9 +4,9 @@ Whatever waits when a batch ends is the next batch, so an idle server answers im
 that send a new request after each answer split into two halves that wait for each other. So after a batch, the server
 waits a fraction of the batch's time until the same number of rows is there again.
 
-One thread computes, off the event loop. Waiting is bounded in rows and in time. A request that cannot be computed
-before its deadline is refused when it arrives. A request that is past its deadline, or whose client has gone, is not
-computed.
+Each lane computes one batch at a time in a thread, off the event loop. All lanes take from one queue. Waiting is
+bounded in rows and in time. A request that cannot be computed before its deadline is refused when it arrives. A request
+that is past its deadline, or whose client has gone, is not computed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Gatherer(Generic[Item, Result]):
     """Runs `work` on batches of items that arrive one by one. An item takes a number of rows.
 
     max_rows: most rows of a batch (a larger item is a batch of its own). max_waiting: most rows in the queue.
-    watch(rows, seconds): called after each batch.
+    lanes: batches computed at the same time. watch(rows, seconds): called after each batch.
     """
 
     def __init__(
@@ -58,22 +58,28 @@ class Gatherer(Generic[Item, Result]):
         *,
         max_rows: int = Settings.batch,
         max_waiting: int = Settings.queue,
+        lanes: int = 1,
         watch: Callable[[int, float], None] = lambda _rows, _seconds: None,
     ) -> None:
         self._work, self._watch = work, watch
         self.max_rows, self.max_waiting = max_rows, max_waiting
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._has_arrived = asyncio.Event()  # an item, since the event was last cleared
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="superbloom-model")
+        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="superbloom-model")
         self.waiting = 0  # rows in the queue, without those whose clients have gone
-        self._running_rows, self._began = 0, 0.0
-        self._rows_per_second: float | None = None
-        self._loop = asyncio.create_task(self._run())
+        self._running: dict[int, tuple[int, float]] = {}  # by lane: rows of its batch, and when it began
+        self._rows_per_second: float | None = None  # of one lane
+        self._num_lanes = lanes
+        self._loops = [asyncio.create_task(self._run(lane)) for lane in range(lanes)]
 
     @property
     def busy_seconds(self) -> float:
-        """How long the current batch has been computed; 0 if there is none."""
-        return time.monotonic() - self._began if self._running_rows else 0.0
+        """How long the oldest of the current batches has been computed; 0 if there is none."""
+        return time.monotonic() - min(began for _, began in self._running.values()) if self._running else 0.0
+
+    @property
+    def _running_rows(self) -> int:
+        return sum(rows for rows, _ in self._running.values())
 
     @property
     def is_full(self) -> bool:
@@ -82,7 +88,12 @@ class Gatherer(Generic[Item, Result]):
     @property
     def retry_after(self) -> float:
         """Expected seconds until all that waits now is computed; 1 before the first large batch."""
-        return (self._running_rows + self.waiting) / self._rows_per_second if self._rows_per_second else 1.0
+        return self._seconds_for(0) if self._rows_per_second else 1.0
+
+    def _seconds_for(self, rows: int) -> float:
+        """Expected seconds until all that waits now, and this number of rows, is computed; 0 if unknown."""
+        rows += self._running_rows + self.waiting
+        return rows / (self._num_lanes * self._rows_per_second) if self._rows_per_second else 0.0
 
     async def submit(self, item: Item, rows: int, deadline: float) -> Result:
         """The result for an item, by a deadline of time.monotonic(). Raises BusyError if that is not possible."""
@@ -105,24 +116,20 @@ class Gatherer(Generic[Item, Result]):
     def check_time(self, rows: int, deadline: float) -> float:
         """Seconds left until the deadline. Raises BusyError if this number of rows will probably take longer."""
         seconds_left = deadline - time.monotonic()
-        rows_ahead = self._running_rows + self.waiting + rows
         is_more_than_a_batch = self.waiting + rows > self.max_rows
-        if (
-            self._rows_per_second
-            and is_more_than_a_batch
-            and TIME_MARGIN * rows_ahead / self._rows_per_second > seconds_left
-        ):
+        if is_more_than_a_batch and TIME_MARGIN * self._seconds_for(rows) > max(seconds_left, 0.0):
             raise BusyError("more is waiting than can be done in time", self.retry_after)
         return seconds_left
 
     async def close(self) -> None:
         """Compute what waits, then end."""
-        while self._queue or self._running_rows:
+        while self._queue or self._running:
             await asyncio.sleep(0.01)
-        self._loop.cancel()
-        self._thread.shutdown()
+        for loop in self._loops:
+            loop.cancel()
+        self._threads.shutdown()
 
-    async def _run(self) -> None:
+    async def _run(self, lane: int) -> None:
         rows_together, wait_until = 0, 0.0  # wait for the same number of rows, but not longer
         while True:
             await self._wait_for_items()
@@ -135,11 +142,11 @@ class Gatherer(Generic[Item, Result]):
             batch = self._take_batch()
             if not batch:
                 continue
-            self._running_rows = rows = sum(waiting.rows for waiting in batch)
-            self._began = time.monotonic()
-            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch)
-            seconds = max(time.monotonic() - self._began, 1e-6)
-            self._running_rows = 0
+            rows, began = sum(waiting.rows for waiting in batch), time.monotonic()
+            self._running[lane] = rows, began
+            results = await asyncio.get_running_loop().run_in_executor(self._threads, self._compute, batch)
+            seconds = max(time.monotonic() - began, 1e-6)
+            del self._running[lane]
             self._watch(rows, seconds)
             self._update_rate(rows / seconds, rows)
             rows_together, wait_until = rows + self.waiting, time.monotonic() + WAIT_SHARE * seconds

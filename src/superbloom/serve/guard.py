@@ -1,8 +1,8 @@
 """ASGI middleware around the application: every request and every answer passes the guard.
 
 It refuses, at little cost: a Host that is not this machine (DNS rebinding), pages of other sites, a missing key,
-predictions while the queue is full, and bodies that are too large or too slow. It adds security headers to every
-answer, and counts every request.
+predictions while the queue is full, and bodies that are too large or too slow. It adds security headers and the id of
+the request to every answer. It counts and logs every request.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from superbloom.serve.errors import RefusedError
+from superbloom.serve.logs import id_of, log_request, request_id
 from superbloom.serve.service import Models
 
 SECURITY_HEADERS = {
@@ -34,6 +35,7 @@ SECURITY_HEADERS = {
 }
 MAX_LENGTH_DIGITS = 20  # of a Content-Length; int() raises above 4,300 digits
 PREDICTION_PATHS = ("/v1/predict", "/v1/predict/batch", "/v1/text")
+KEYED_PATHS = ("/v1/", "/v2/models/")  # prefixes of the paths that need the key
 HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]%]+)(:\d*)?")  # a name or an address, and a port
 log = logging.getLogger("superbloom.serve")
 
@@ -53,17 +55,20 @@ class Guard:
             return await self.app(scope, receive, send)
         began, status, metrics = time.monotonic(), 0, self.metrics
         scope["began"] = began
+        id_ = id_of(Headers(scope=scope).get("x-request-id", ""))
+        request_id.set(id_)
 
         async def send_secured(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if status >= 400 or scope["path"] not in PREDICTION_PATHS:
+                if status >= 400 or not _is_prediction(scope["path"]):
                     await self.models.give_way()
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
+                headers["x-request-id"] = id_
             await send(message)
 
         metrics.in_flight.inc()
@@ -81,9 +86,10 @@ class Guard:
                 await defect.answer()(scope, receive, send_secured)
         finally:
             metrics.in_flight.dec()
-            path = _route_path(scope)
-            metrics.requests.labels(path, str(status or 499)).inc()  # 499: the client left without an answer
-            metrics.seconds.labels(path).observe(time.monotonic() - began)
+            path, code, seconds = _route_path(scope), status or 499, time.monotonic() - began
+            metrics.requests.labels(path, str(code)).inc()  # 499: the client left without an answer
+            metrics.seconds.labels(path).observe(seconds)
+            log_request(scope["method"], scope["path"], code, seconds)
 
     async def _read_allowed(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a request that is allowed; RefusedError if it is not."""
@@ -92,13 +98,13 @@ class Guard:
             raise RefusedError(400, "several Host headers given; send one")
         if self.settings.api_key is None:
             _check_host(headers.get("host", ""))
-            if path.startswith("/v1/"):
+            if path.startswith(KEYED_PATHS):
                 _check_site(headers, self.settings.cors)
-        elif path.startswith("/v1/") or path in ("/metrics", "/openapi.json"):
+        elif path.startswith(KEYED_PATHS) or path in ("/metrics", "/openapi.json"):
             _check_key(headers, self.settings.api_key)
         if scope["method"] != "POST":
             return b""
-        if path in PREDICTION_PATHS:
+        if _is_prediction(path):
             self.models.check_room()
         limit = self.settings.max_body
         too_large = RefusedError(
@@ -111,6 +117,10 @@ class Guard:
             return await asyncio.wait_for(_read_body(receive, limit, too_large), self.settings.seconds)
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {self.settings.seconds:g} seconds") from None
+
+
+def _is_prediction(path: str) -> bool:
+    return path in PREDICTION_PATHS or (path.startswith("/v2/models/") and path.endswith("/infer"))
 
 
 def _check_host(host: str) -> None:

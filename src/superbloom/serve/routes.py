@@ -81,6 +81,7 @@ def models_of(request: Request) -> Models:
 
 
 @router.get("/health", response_model=State, responses=WRONG_HOST | {503: {"model": State}}, tags=["state"])
+@router.get("/livez", response_model=State, responses=WRONG_HOST | {503: {"model": State}}, tags=["state"])
 async def health(request: Request) -> Response:
     """Whether the server works. 503: one batch has been computed for more than a minute."""
     is_stuck = models_of(request).busy_seconds() > STUCK_AFTER_SECONDS
@@ -88,8 +89,9 @@ async def health(request: Request) -> Response:
 
 
 @router.get("/ready", response_model=State, responses=WRONG_HOST | {503: {"model": Problem}}, tags=["state"])
+@router.get("/readyz", response_model=State, responses=WRONG_HOST | {503: {"model": Problem}}, tags=["state"])
 async def ready(request: Request) -> Response:
-    """Whether the server accepts requests: from when a model is loaded and warm until the server stops."""
+    """Whether the server accepts requests: from when a model has answered a first query until the server stops."""
     models_of(request).check_ready()
     return Json({"status": "ready"})
 
@@ -98,7 +100,8 @@ async def ready(request: Request) -> Response:
 async def prometheus(request: Request) -> Response:
     """Counts and times, for Prometheus."""
     models = models_of(request)
-    models.metrics.waiting.set(models.waiting_rows())
+    models.metrics.queue_length.set(models.waiting_rows())
+    models.metrics.workers.set(models.num_workers)
     return Response(models.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -231,7 +234,9 @@ async def answer_query(query: ModelQuery, service: Service, deadline: float) -> 
     }
 
 
-async def answer_batch(bodies: Sequence[PredictRequest], service: Service, deadline: float) -> list[dict[str, Any]]:
+async def answer_batch(
+    bodies: Sequence[PredictRequest | TextRequest], service: Service, deadline: float
+) -> list[dict[str, Any]]:
     """The answers of many queries. Only a few of them wait in the queue at a time."""
     answers: list[dict[str, Any]] = []
     most = min(MAX_ROWS_PER_TURN, service.settings.queue)

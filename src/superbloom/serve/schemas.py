@@ -15,7 +15,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from superbloom.answers import Certificate, Found, Neighbour, SimilarRow, Why
@@ -106,12 +106,16 @@ class HttpOptions(Timed):
 if TYPE_CHECKING:
     _QueryRequest = HttpOptions
 
+    InferParameters = HttpOptions
+
     class _SimilarRequest(Timed):
         k: int
 else:
     _HINTS = get_type_hints(QueryOptions)
     _FIELDS = {name: field_of(spec, _HINTS[name]) for name, spec in OPTIONS.items()}
     _QueryRequest = create_model("_QueryRequest", __base__=HttpOptions, **_FIELDS)
+    _SCALARS = {name: field for name, field in _FIELDS.items() if name not in ("exclude", "allow", "explain")}
+    InferParameters = create_model("InferParameters", __base__=HttpOptions, **_SCALARS)
     _HINTS = get_type_hints(SimilarOptions)
     _FIELDS = {spec.name: field_of(spec, _HINTS[spec.name]) for spec in fields(SimilarOptions)}
     _SimilarRequest = create_model("_SimilarRequest", __base__=Timed, **_FIELDS)
@@ -138,6 +142,54 @@ class BatchRequest(Strict):
     """Many queries in one request."""
 
     queries: list[PredictRequest] = Field(min_length=1, fail_fast=True)
+
+
+class InferTensor(Strict):
+    """An input of the Open Inference Protocol."""
+
+    name: str = Field(examples=["context"])
+    shape: list[int] = Field(min_length=1, max_length=2, examples=[[2]])
+    datatype: Literal["BYTES"]
+    data: list[str] | list[list[str]] = Field(examples=[["Copenhagen", "[MASK]"]])
+    parameters: dict[str, Any] | None = Field(None, description="Ignored.")
+
+    @field_validator("shape")
+    @classmethod
+    def _check_shape(cls, shape: list[int]) -> list[int]:
+        if min(shape) < 0:
+            raise PydanticCustomError("negative", "lengths from 0 are allowed")
+        return shape
+
+
+class InferOutput(Strict):
+    """An output that the client wants."""
+
+    name: str
+    parameters: dict[str, Any] | None = Field(None, description="Ignored.")
+
+
+class InferRequest(Strict):
+    """A request of the Open Inference Protocol. parameters: options of a query, except lists and `explain`."""
+
+    id: str | None = None
+    parameters: InferParameters = Field(default_factory=lambda: InferParameters.model_validate({}))
+    inputs: list[InferTensor] = Field(min_length=1, fail_fast=True)
+    outputs: list[InferOutput] = Field([], fail_fast=True)
+
+
+class InferResult(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any]
+
+
+class InferAnswer(BaseModel):
+    """The outputs: names, scores and probabilities of shape [rows, k]; certified and counts of shape [rows]."""
+
+    model_name: str
+    id: str | None = None
+    outputs: list[InferResult]
 
 
 class SimilarRequest(_SimilarRequest):

@@ -20,7 +20,8 @@ from superbloom.predict import Predictor, Query
 from superbloom.serve.errors import RefusedError
 from superbloom.serve.gather import BusyError, Gatherer
 from superbloom.serve.metrics import Metrics
-from superbloom.special import MASK_TEXT
+from superbloom.serve.processes import warm_queries
+from superbloom.serve.workers import Workers
 from superbloom.storage import Mapped
 from superbloom.version import __version__
 
@@ -36,13 +37,23 @@ CHANGED_MESSAGE = (
 
 @dataclass(frozen=True)
 class Served:
-    """A predictor, its name, its training, its measurements, and its memory-mapped files."""
+    """A predictor, its name, its training, its measurements, and its memory-mapped files.
+
+    workers: the processes that compute; the predictor then reads names only. None: this process computes.
+    """
 
     predictor: Predictor
     name: str = "model"
     training: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     mapped: Mapped = field(default_factory=Mapped)
+    workers: Workers | None = None
+    precision: str | None = None  # of the weights in the workers
+
+    @property
+    def lanes(self) -> int:
+        """Number of batches that are computed at the same time."""
+        return 1 if self.workers is None else self.workers.number
 
     @property
     def change(self) -> str | None:
@@ -56,7 +67,7 @@ class Served:
 
     def answer(self, queries: Sequence[Query]) -> list[list[Found]]:
         with self._unchanged():
-            return self.predictor.answer(queries)
+            return (self.predictor if self.workers is None else self.workers).answer(queries)
 
     def look_up(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         with self._unchanged():
@@ -80,13 +91,27 @@ class Service:
         self.predictor = served.predictor
         rows = min(settings.batch, self.predictor.chunk)
         self.gatherer: Gatherer[Query, list[Found]] = Gatherer(
-            served.answer, max_rows=rows, max_waiting=settings.queue, watch=metrics.watch_batch
+            self._answer, max_rows=rows, max_waiting=settings.queue, lanes=served.lanes, watch=metrics.watch_batch
         )
+        self._metrics = metrics
+        if served.workers is not None:
+            served.workers.watch_retry = metrics.fallback.labels("worker_ended").inc
+            served.workers.watch_end = metrics.worker_restarts.inc
         # One thread does all look-ups, so that a flood of them leaves time for predictions.
         self.lookups: Gatherer[Callable[[], Any], Any] = Gatherer(
             served.look_up, max_rows=MAX_LOOKUPS_PER_BATCH, max_waiting=settings.queue
         )
         self.num_users = 0  # requests that use it now
+
+    def _answer(self, queries: Sequence[Query]) -> list[list[Found]]:
+        try:
+            answers = self.served.answer(queries)
+        except Exception:
+            if len(queries) > 1:  # the gatherer computes them one by one now
+                self._metrics.fallback.labels("batch_failed").inc()
+            raise
+        self._metrics.watch_answers(answers)
+        return answers
 
     async def retire(self) -> None:
         """Answer the requests that use this service, then end its threads."""
@@ -94,6 +119,8 @@ class Service:
             await asyncio.sleep(0.01)
         await self.gatherer.close()
         await self.lookups.close()
+        if self.served.workers is not None:
+            self.served.workers.close()
 
     @property
     def max_context(self) -> int:
@@ -126,7 +153,7 @@ class Service:
             "layers": config.layers,
             "seq_len": config.seq_len,
             "parameters": model.network.num_parameters(),
-            "precision": self.predictor.head.precision,
+            "precision": self.served.precision or self.predictor.head.precision,
             "prior": self.predictor.prior and self.predictor.model.prior is not None,
             "memory": None if self.predictor.memory is None else self.predictor.memory.kind,
             "separate_targets": model.vocab is not model.target_vocab,
@@ -180,6 +207,14 @@ class Models:
         """The line to refuse everything with if a mapped file was changed in place, else None."""
         return None if self._service is None else self._service.served.change
 
+    @property
+    def num_workers(self) -> int:
+        """Processes that can compute, which may be this one."""
+        if self._service is None:
+            return 0
+        workers = self._service.served.workers
+        return 1 if workers is None else workers.num_alive
+
     def waiting_rows(self) -> int:
         return 0 if self._service is None else self._service.gatherer.waiting
 
@@ -196,6 +231,14 @@ class Models:
         if self.is_draining:
             raise RefusedError.busy("the server is stopping; use another, or try again in a moment", 5)
         assert self.service
+        if not self.num_workers:
+            raise RefusedError.busy("the model processes are being replaced; try again in a moment", 1)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether workers that end are no longer replaced, because the process that holds the model has ended."""
+        workers = None if self._service is None else self._service.served.workers
+        return workers is not None and workers.is_lost and not self._is_loading
 
     def check_room(self) -> None:
         """Refuse a prediction that would be refused later anyway, before its body is read."""
@@ -247,8 +290,12 @@ class Models:
         """Load the model and query it once: what is computed on first use, and its mapped files, are then in memory."""
         served = self._load()
         predictor = served.predictor
-        empty: str | list[str] = MASK_TEXT if predictor.model.vocab.is_text else []
-        predictor.answer([predictor.query(empty, k) for k in (1, 10)])
+        try:
+            served.answer(warm_queries(predictor))
+        except BaseException:
+            if served.workers is not None:
+                served.workers.close()
+            raise
         for vocab in (predictor.model.vocab, predictor.model.target_vocab):
             assert vocab.folded  # otherwise the first name that is not typed exactly takes seconds
         return served

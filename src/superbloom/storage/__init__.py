@@ -1,7 +1,7 @@
 """Folders that are written whole and verified when opened, Arrow files, and locks."""
 
 from superbloom.storage.arrow import read_arrow, write_arrow
-from superbloom.storage.atomic import fsync, read_consistently, write_atomically
+from superbloom.storage.atomic import fsync, read_consistently, swap, write_atomically, written_atomically
 from superbloom.storage.folder import (
     CARD_FILE,
     MANIFESTS,
@@ -41,8 +41,10 @@ __all__ = [
     "read_json",
     "remove_dead",
     "sha256",
+    "swap",
     "temporary_prefix",
     "version",
     "write_arrow",
     "write_atomically",
+    "written_atomically",
 ]

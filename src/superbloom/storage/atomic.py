@@ -10,9 +10,10 @@ import ctypes
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from superbloom.errors import InputError
 from superbloom.storage.temporary import remove_dead, temporary_prefix
@@ -21,13 +22,20 @@ _T = TypeVar("_T")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write one file: temporary name in the same folder, fsync, rename, fsync of the folder."""
+    """Write one file, whole or not at all."""
+    with written_atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file to write: temporary name in the same folder; at the end fsync, rename, fsync of the folder."""
     remove_dead(path.parent, path.name)
     handle, temporary = tempfile.mkstemp(prefix=temporary_prefix(path.name), dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, 0o644)  # tempfile lets only the owner read
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -141,10 +141,10 @@ def already_there(path: Path, state: str) -> InputError:
     )
 
 
-def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, Any]:
+def read_folder(path: str | Path, kind: str, verify: bool = True, unread: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a folder. InputError names the file that is missing, damaged or not ours.
 
-    verify=False compares sizes but not checksums, for huge folders that you trust.
+    verify=False compares sizes but not checksums, for huge folders that you trust. unread: the same for these files.
     """
     path = Path(path)
     manifest = path / MANIFESTS[kind]
@@ -182,7 +182,10 @@ def read_folder(path: str | Path, kind: str, verify: bool = True) -> dict[str, A
             raise InputError(f"{manifest} lists no {name}; the folder is not a whole {kind}: write it again")
     with ThreadPoolExecutor() as pool:
         files = content["files"].items()
-        checks = [pool.submit(_check_file, path, manifest, name, entry, verify) for name, entry in files]
+        checks = [
+            pool.submit(_check_file, path, manifest, name, entry, verify and name not in unread)
+            for name, entry in files
+        ]
         for check in checks:
             check.result()
     return content

@@ -39,6 +39,10 @@ class Mapped:
         self._files[path.name] = descriptor, version(status)
         return True
 
+    def watch(self, path: Path) -> None:
+        """Watch a file that another process may map."""
+        self.takes(path)
+
     def changed(self) -> str | None:
         """The name of a file that was written or cut short since it was mapped, None if there is none."""
         for name, (descriptor, before) in self._files.items():

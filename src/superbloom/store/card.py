@@ -3,7 +3,7 @@
     model, how it was trained, what was measured, the old card  →  the new card
 
 Every save writes the card again from the model. Two parts belong to people and are copied from the old card: the front
-matter (for example the licence) and the text between the two marks (docs/model-card.md). Names may be any text, so they
+matter (for example the licence) and the text between the two marks (docs/formats.md). Names may be any text, so they
 are escaped in prose and quoted in code.
 """
 

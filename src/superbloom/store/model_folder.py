@@ -47,6 +47,7 @@ LEGACY_DEFAULTS = {"spread": False, "inputs": "tokens", "mask_as": "element", "d
 MAX_METRICS_BYTES = 16 * 2**20
 MAX_HISTORY = 10_000  # validations kept in metrics.json
 MAX_CARD_BYTES = 2**20
+WEIGHTS_FILE = "model.safetensors"
 
 
 def save(
@@ -61,7 +62,7 @@ def save(
     content = {"model": asdict(model.config), "repeats": model.repeats, "training": training}
     with new_folder(folder, "model", content, overwrite) as temporary:
         weights = {name: part.contiguous() for name, part in model.network.state_dict().items()}
-        write_tensors(weights, temporary / "model.safetensors")
+        write_tensors(weights, temporary / WEIGHTS_FILE)
         write_tensors(_tables(model.bloom), temporary / "bloom.safetensors")
         model.vocab.write(temporary / "vocab.arrow")
         if model.target_vocab is not model.vocab:
@@ -105,20 +106,21 @@ class Stored(NamedTuple):
     mapped: Mapped
 
 
-def load(folder: str | Path, *, verify: bool = True, copy: bool = False) -> Stored:
+def load(folder: str | Path, *, verify: bool = True, copy: bool = False, weights: bool = True) -> Stored:
     """A model as it was saved. InputError names any file that is not what was written, before the file is used.
 
     Large files are memory-mapped and must not be written in place while the model is used (storage/mapped.py).
-    copy=True reads all files into memory. verify=False skips checksums.
+    copy=True reads all files into memory. verify=False skips checksums. weights=False leaves the network without its
+    weights, for a process that reads names and leaves the computing to others.
     """
-    return read_consistently(folder, lambda: _load(Path(folder), verify, Mapped(copy)))
+    return read_consistently(folder, lambda: _load(Path(folder), verify, Mapped(copy), weights))
 
 
-def _load(folder: Path, verify: bool, mapped: Mapped) -> Stored:
+def _load(folder: Path, verify: bool, mapped: Mapped, weights: bool) -> Stored:
     before = _versions(folder)
     try:
-        manifest = read_folder(folder, "model", verify)
-        model = _load_model(folder, manifest, mapped)
+        manifest = read_folder(folder, "model", verify, unread=() if weights else (WEIGHTS_FILE,))
+        model = _load_model(folder, manifest, mapped, weights)
         metrics = read_json(folder / "metrics.json", MAX_METRICS_BYTES)
         return Stored(model, manifest["training"], metrics, mapped)
     finally:
@@ -131,9 +133,9 @@ def _versions(folder: Path) -> dict[str, Version]:
     return {file.name: version(file.stat()) for file in files if file.exists()}
 
 
-def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped) -> Model:
+def _load_model(folder: Path, manifest: dict[str, Any], mapped: Mapped, weights: bool) -> Model:
     config = _read_config(folder / "config.json", manifest)
-    network = _load_network(folder / "model.safetensors", config, mapped)
+    network = _load_network(folder / WEIGHTS_FILE, config, mapped, weights)
     vocab = _open_vocab(folder / "vocab.arrow", mapped)
     bloom = _load_bloom(folder / "bloom.safetensors", config.alpha, config.num_special, mapped)
     _agree(folder, config, bloom, vocab, config.num_ids, config.num_buckets)
@@ -175,8 +177,8 @@ def _read_config(path: Path, manifest: dict[str, Any]) -> ModelConfig:
         raise InputError(f"{path}: {' '.join(str(error).split()):.200}") from None
 
 
-def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
-    """A network with the weights of a file. Every name and shape must match the config."""
+def _load_network(path: Path, config: ModelConfig, mapped: Mapped, weights: bool) -> Network:
+    """A network with the weights of a file, or on "meta" without. Every name and shape must match the config."""
     found = layout_of(path)
     # subtle: build one layer and count tensors first, so that an absurd config cannot make us build thousands
     expected = _layout(path, replace(config, layers=1))
@@ -192,7 +194,10 @@ def _load_network(path: Path, config: ModelConfig, mapped: Mapped) -> Network:
         raise InputError(f"{path}: {name!r:.80} {kind} does not fit the model of config.json; save it again")
     with torch.device("meta"):
         network = Network(config)
-    network.load_state_dict(load_tensors(path, mapped), assign=True)
+    if weights:
+        network.load_state_dict(load_tensors(path, mapped), assign=True)
+    else:
+        mapped.watch(path)
     network.eval()
     return network
 

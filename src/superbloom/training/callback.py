@@ -27,6 +27,7 @@ from superbloom.training.progress import TrainingProgress
 from superbloom.training.stop import Stop
 
 LOG_EVERY_STEPS = 25
+PARTS_OF_TIME = 10_000  # processes agree on the time that is over in whole numbers
 
 
 class TrainingCallback(L.Callback):
@@ -102,6 +103,7 @@ class TrainingCallback(L.Callback):
             raise InputError(f"processes resume from steps {-least} to {most}; {self.run} must be a folder all share")
         self.started = time.monotonic()
         self.validated = self.seconds
+        self._set_done(trainer, training)
         if self.run is not None and is_main_process():
             self.run_log = Log(self.run, step)
 
@@ -120,13 +122,22 @@ class TrainingCallback(L.Callback):
         loss = outputs["loss"].detach()
         if step % LOG_EVERY_STEPS == 0:
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
-            self._log(step, loss=loss.item(), learning_rate=training.rate(step - 1), gradient_norm=training.norm)
+            self._log(step, loss=loss.item(), learning_rate=training.rate, gradient_norm=training.norm)
         if self.stopped or last or step % self.config.save_every == 0:
             self._save(trainer)
         if self.stopped or over:
             trainer.should_stop = True
+        self._set_done(trainer, training)
         valid = self.history[-1]["recall_at_10"] if self.history else None
         self.progress.update(step, self.seconds, loss.item(), valid)
+
+    def _set_done(self, trainer: L.Trainer, training: Any) -> None:
+        """Set the share of the training that is done, for its learning rate. All processes set the same."""
+        steps, minutes = self.config.steps, self.config.minutes
+        if steps is not None:
+            training.done = trainer.global_step / steps
+        elif minutes is not None:
+            training.done = agree(trainer, int(self.seconds / (60 * minutes) * PARTS_OF_TIME))[0] / PARTS_OF_TIME
 
     def close(self) -> None:
         if self.run_log is not None:

@@ -29,7 +29,7 @@ from superbloom.training.batches import Batch, Batches, BatchStream
 from superbloom.training.checkpoints import IDENTITY
 from superbloom.training.distributed import detach_worker
 from superbloom.training.objective import Objective
-from superbloom.training.optimizer import RowAdam, clip, inverse_root
+from superbloom.training.optimizer import RowAdam, clip, cooled, inverse_root
 
 
 class Training(L.LightningModule):
@@ -42,6 +42,8 @@ class Training(L.LightningModule):
         self.model, self.corpus, self.config, self.identity = model, corpus, config, identity
         self.objective = Objective(model, config, corpus)
         self.norm = 0.0  # of the last gradient, before it was clipped
+        self.done = 0.0  # the share of the training that is done; the callback sets it
+        self.rate = 0.0  # the learning rate of the last step
 
     @property
     def sharded(self) -> bool:
@@ -80,8 +82,10 @@ class Training(L.LightningModule):
         step, seed = self.global_step, self.config.seed
         if self.model.config.dropout:
             torch.manual_seed(_mix(seed, step, 1 + self.global_rank))
+        schedule = inverse_root(step, self.config.warmup) * cooled(self.done, self.config.cooldown)
+        self.rate = self.config.learning_rate * schedule
         for group in self.trainer.optimizers[0].param_groups:
-            group.update(lr=self.rate(step), weight_decay=self.config.weight_decay)
+            group.update(lr=self.rate, weight_decay=self.config.weight_decay)
         with self._products():
             self.last = self.objective(batch, self.trainer.world_size, _mix(seed, step))
         return self.last
@@ -89,10 +93,6 @@ class Training(L.LightningModule):
     def _products(self) -> AbstractContextManager[None]:
         """The arithmetic of products in a step."""
         return bf16_products() if self.config.precision == "auto" else nullcontext()
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step."""
-        return self.config.learning_rate * inverse_root(step, self.config.warmup)
 
     def backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         with room_for("the gradients", "lower --batch-size or --dim, or raise --alpha"), self._products():

@@ -27,7 +27,7 @@ class Objective(nn.Module):
         self.sampler: Sampler | None = None
         if config.loss == "sampled":
             counts_of_tokens = corpus.id_counts("train")[model.target_bloom.order[0].numpy()]
-            self.sampler = Sampler(config.proposal, counts_of_tokens, config.samples)
+            self.sampler = Sampler(config.proposal, counts_of_tokens, config.samples, config.log_q)
 
     def forward(self, batch: Batch, processes: int, seed: int) -> Tensor:
         """This process's part of the mean loss over the targets of all processes.

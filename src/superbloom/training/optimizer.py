@@ -23,7 +23,7 @@ class RowAdam(torch.optim.AdamW):
     rows. The state has the form of AdamW's.
 
     With average, the state also holds a running mean of the weights. Each step enters it with a share of 1 − average,
-    and with more in the beginning. The mean predicts better than the weights of any single step (docs/speedrun.md). It
+    and with more in the beginning. The mean predicts better than the weights of any single step (docs/training.md). It
     is available at any time, while a learning rate that decays to zero has to know the last step. It covers all rows,
     so average and by_row exclude each other.
     """
@@ -144,3 +144,12 @@ def inverse_root(step: int, warmup: int) -> float:
     [0.01, 0.5, 1.0, 0.5]
     """
     return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
+
+
+def cooled(done: float, cooldown: float) -> float:
+    """The factor on the learning rate when a share of the training is done: it falls to 0 in the last part, cooldown.
+
+    >>> [cooled(done, cooldown=0.5) for done in (0.0, 0.5, 0.75, 1.0)]
+    [1.0, 1.0, 0.5, 0.0]
+    """
+    return min(1.0, (1 - min(1.0, done)) / cooldown) if cooldown else 1.0

@@ -41,7 +41,7 @@ class Stopped(Exception):  # noqa: N818 (it is no error)
     """Training was interrupted, and its checkpoint is saved."""
 
 
-class Lab:
+class Workbench:
     """A corpus, and the folder that keeps what is measured on it."""
 
     def __init__(self, corpus: Corpus, folder: Path, share_minutes: float) -> None:
@@ -57,15 +57,10 @@ class Lab:
         return found if found is not None and asked.items() <= found.items() else None
 
     def kept(self, name: str) -> dict[str, Any] | None:
-        """Read a JSON file of the folder; None if there is none."""
-        path = self.folder / f"{name}.json"
-        return read_json(path, MAX_RESULT_BYTES) if path.is_file() else None
+        return kept(self.folder, name)
 
     def keep(self, name: str, found: dict[str, Any]) -> None:
-        """Write a JSON file into the folder."""
-        path = self.folder / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(found, ensure_ascii=False).encode(errors="backslashreplace"))
+        keep(self.folder, name, found)
 
     def run(self, cell: Cell, quiet: bool = False) -> None:
         """Train and measure a cell; raises Stopped if interrupted. A checkpoint that does not fit is deleted."""
@@ -103,13 +98,18 @@ class Lab:
             "history": superbloom.metrics["history"],
             **self.measured(superbloom.predictor),
         }
+        self.keep(f"cells/{cell.file}", found | self.more(cell, superbloom))
+        shutil.rmtree(run)
+
+    def more(self, cell: Cell, superbloom: Superbloom) -> dict[str, Any]:
+        """Return what only some parts measure: beams for Table 6, examples."""
+        found: dict[str, Any] = {}
         if "table6" in cell.parts and cell.seed == 0:
             found["beams"] = self.beams(superbloom)
         if "examples" in cell.parts and cell.seed == 0:
             found |= self.examples(superbloom)
             superbloom.save_pretrained(self.folder / "models" / cell.file)
-        self.keep(f"cells/{cell.file}", found)
-        shutil.rmtree(run)
+        return found
 
     def held_out(self, seq_len: int) -> HeldOut:
         return HeldOut.of(self.corpus, "test", seq_len, draws=HIDDEN_ELEMENTS)
@@ -189,6 +189,19 @@ class Lab:
             "share of links": {name: n / max(1, int(counts.sum())) for name, n in most_frequent.items()},
             "frequency": frequency[held_out.targets].tolist(),  # of each hidden element
         }
+
+
+def kept(folder: Path, name: str) -> dict[str, Any] | None:
+    """Read a JSON file of a report's folder; None if there is none."""
+    path = folder / f"{name}.json"
+    return read_json(path, MAX_RESULT_BYTES) if path.is_file() else None
+
+
+def keep(folder: Path, name: str, found: dict[str, Any]) -> None:
+    """Write a JSON file into a report's folder."""
+    path = folder / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(found, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
 def _answers(found: list[Any]) -> dict[str, Any]:
