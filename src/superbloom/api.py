@@ -247,7 +247,7 @@ class Superbloom:
 
     @document(EvaluateOptions)
     def evaluate(self, corpus: Corpus, **options: Any) -> dict[str, Any]:
-        """rec@k on held-out rows beside yardsticks. The figures are saved with the model.
+        """recall@k on held-out rows beside yardsticks. The figures are saved with the model.
 
         Hidden names that the model does not know count as missed; figures["unknown"] says how many there are.
         """

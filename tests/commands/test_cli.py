@@ -278,7 +278,7 @@ def test_every_command_that_writes_refuses_what_is_there(home, tmp_path):
 
 def test_evaluate_prints_a_table_and_writes_the_plot(home):
     done = run("evaluate", "model", "corpus", "--out", "report", cwd=home)
-    for words in ("this model", "popularity", "co-occurrence", "rec@10", "token rec@1", "certified"):
+    for words in ("this model", "popularity", "co-occurrence", "recall@10", "token recall@1", "certified"):
         assert words in done.stdout
     assert (home / "report" / "deciles.png").read_bytes().startswith(b"\x89PNG")
     figures = json.loads((home / "report" / "metrics.json").read_text())

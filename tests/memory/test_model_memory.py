@@ -123,7 +123,7 @@ def test_the_first_line_of_training_is_what_the_memory_knows(ring_corpus, capsys
     model = Superbloom(**SMALL).fit(ring_corpus, steps=2, quiet=False)
     shown = capsys.readouterr().err
     assert "counted pairs and rows in " in shown
-    assert "s: validation rec@10 " in shown
+    assert "s: validation recall@10 " in shown
     # What a user sees in training is the recall of the answers, not of the network alone.
     held_out = HeldOut.of(ring_corpus, "valid", 8, draws=1000)
     alone = ranks(Predictor(model.model, network_only=True), held_out, filter_seen=True).rank
@@ -227,9 +227,9 @@ def test_ease_is_the_closed_form():
 
 def test_the_verdict_says_who_is_ahead(ring_corpus):
     figures = Superbloom(**SMALL).fit(ring_corpus, steps=60, quiet=True).evaluate(ring_corpus)
-    assert verdict(figures).startswith(("ahead of every yardstick: rec@10", "behind "))
+    assert verdict(figures).startswith(("ahead of every yardstick: recall@10", "behind "))
     worse = {"recall": {"10": {"value": 0.1}}, "yardsticks": {"counting": {"10": {"value": 0.4}}}}
-    assert verdict(worse).startswith("behind counting: rec@10 0.100, counting 0.400; train longer")
+    assert verdict(worse).startswith("behind counting: recall@10 0.100, counting 0.400; train longer")
     assert verdict({"recall": {}}) is None
     assert counting_on_validation(ring_corpus, 8, 200) > 0.5
     assert counting_on_validation(Corpus.from_sequences([["a", "b"]] * 5, targets=[["x", "y"]] * 5), 8, 9) is None

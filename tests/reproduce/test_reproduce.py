@@ -132,7 +132,7 @@ def test_a_claim_holds_if_the_interval_says_so(share, verdict):
 def test_a_claim_may_hold_at_some_ranks_only():
     ranks = {"superbloom": np.where(np.arange(100) < 60, 0, 20), "baseline": np.full(100, 5)}
     found = [result(name, rank < 20) | {"ranks": rank.tolist()} for name, rank in ranks.items()]
-    assert verdicts(*found)[SIZE] == "holds at rec@1; does not hold at rec@10 and rec@20"
+    assert verdicts(*found)[SIZE] == "holds at recall@1; does not hold at recall@10 and recall@20"
 
 
 def test_elements_of_one_row_count_as_one_observation():
@@ -156,7 +156,7 @@ def test_every_tenth_of_the_labels_has_to_be_ahead(ahead, verdict):
     ours = np.where(tenth < ahead, better, base) if ahead >= 0 else np.where(tenth == 4, worse, better)
     yardsticks = {"recall": {}, "share of links": {"100": 0.1, "tenth": 0.5}, "frequency": (9 - tenth).tolist()}
     found = verdicts(result("superbloom", ours), result("baseline", base), yardsticks=yardsticks)
-    assert found["It is more accurate at rec@1 in every tenth of the labels by frequency"] == verdict
+    assert found["It is more accurate at recall@1 in every tenth of the labels by frequency"] == verdict
 
 
 @pytest.mark.parametrize(("hardest", "verdict"), [(1, HOLDS), (9, FAILS), (None, UNDECIDED)])

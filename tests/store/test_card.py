@@ -89,12 +89,12 @@ def test_names_that_were_added_and_options_that_differ_are_shown(fitted):
 def test_measured_figures_are_those_of_the_evaluation(fitted, ring_corpus):
     before = section(card_of(fitted), "Measured")
     recall_at_10 = fitted.metrics["history"][-1]["recall_at_10"]
-    assert f"On validation rows, rec@10 was {recall_at_10:.3f} at step 3." in before
+    assert f"On validation rows, recall@10 was {recall_at_10:.3f} at step 3." in before
     assert before.split("```sh\n")[1].startswith('superbloom evaluate "model" CORPUS')
     figures = evaluate(fitted.predictor, ring_corpus, rows=20)
     table = rows_of(section(card(fitted.model, {}, {"test": figures}), "Measured"))
     what = "20 hidden elements of test rows; names of the context are left out"
-    assert table[0] == [what, "rec@1", "rec@10", "rec@20"]
+    assert table[0] == [what, "recall@1", "recall@10", "recall@20"]
     rows = {row: cells for row, *cells in table[2:]}
     assert set(rows) == {"this model", "network alone", "memory alone", "the paper's sum", *figures["yardsticks"]}
     share = figures["yardsticks"]["popularity"]["10"]

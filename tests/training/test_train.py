@@ -146,7 +146,7 @@ def test_the_best_validated_weights_are_taken_and_training_stops(ring_corpus, ca
 def test_what_was_counted_is_reported_before_training(ring_corpus, capsys, remember, what):
     Superbloom(**SMALL).fit(ring_corpus, steps=1, **FAST | {"quiet": False}, remember=remember)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("counted")]
-    pattern = rf"counted {what} in \d+\.\d s: validation rec@10 [01]\.\d{{3}}; training …"
+    pattern = rf"counted {what} in \d+\.\d s: validation recall@10 [01]\.\d{{3}}; training …"
     assert [bool(re.fullmatch(pattern, line)) for line in lines] == ([True] if what else [])
 
 

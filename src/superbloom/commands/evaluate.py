@@ -26,7 +26,7 @@ def evaluate(
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """rec@1/10/20 on held-out rows (Sec. 3.1), beside network and memory alone, and answers that only count."""
+    """recall@1/10/20 on held-out rows (Sec. 3.1), beside network and memory alone, and answers that only count."""
     if out is not None:
         check_report_folder(out, may_overwrite(options))
     figures = _measure(model, corpus, make(EvaluateOptions, given(EvaluateOptions, options)), options)
@@ -41,9 +41,10 @@ def evaluate(
 
     console = Console()
     console.print(recall_table(figures))
+    token = figures["token_recall_at_1"]["value"]
     console.print(
-        f"NDCG@10 {figures['ndcg']['10']:.3f}, MRR@10 {figures['mrr']['10']:.3f}; "
-        f"token rec@1 {figures['token_recall_at_1']['value']:.3f}; {figures['certified']:.1%} of the answers certified"
+        f"NDCG@10 {figures['ndcg']['10']:.3f}, MRR@10 {figures['mrr']['10']:.3f}; token recall@1 {token:.3f}; "
+        f"{figures['certified']:.1%} of the answers certified"
     )
     console.print(
         f"ghosts {figures['ghosts']:.1%} of ten answers; calibration error {figures['calibration']['error']:.4f}; "

@@ -20,7 +20,7 @@ Z_95 = 1.959964  # standard deviations of a two-sided 95 % interval
 
 
 def recall(rank: np.ndarray) -> dict[str, Any]:
-    """rec@k with 95 % intervals: the share of rows whose hidden id is among the k best.
+    """recall@k with 95 % intervals: the share of rows whose hidden id is among the k best.
 
     >>> recall(np.array([0, 3, 20, 20]))["10"]["value"]     # two of four within the first ten
     0.5

@@ -1,8 +1,8 @@
 """Evaluation on held-out rows (Sec. 3.1): hide one element of a segment of each row, and rank it among all ids.
 
-Rows in order of time hide the element after a cut, and the model sees those before it. rec@k is the share of rows whose
-hidden id is among the k best of the whole catalogue. token rec@1 is the share of hidden tokens that are the best of
-their hash. Which element is hidden depends only on the seed and the rows.
+Rows in order of time hide the element after a cut, and the model sees those before it. recall@k is the share of rows
+whose hidden id is among the k best of the whole catalogue. token recall@1 is the share of hidden tokens that are the
+best of their hash. Which element is hidden depends only on the seed and the rows.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def rule(figures: dict[str, Any]) -> str:
 def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table.
 
-    >>> print(markdown(["", "rec@1"], [["this model", "0.500"]]))
-    |  | rec@1 |
+    >>> print(markdown(["", "recall@1"], [["this model", "0.500"]]))
+    |  | recall@1 |
     | --- | --- |
     | this model | 0.500 |
     """
@@ -66,8 +66,8 @@ def plot_deciles(figures: dict[str, Any]) -> bytes:
     deciles = figures["deciles"]
     figure, axes = _subplots(figsize=(6, 3.6), layout="constrained")
     places = [10 * (i + 1) for i in range(len(deciles))]
-    axes.plot(places, [decile["recall_at_10"] for decile in deciles], "o--", color="#b0b7bc", label="rec@10")
-    axes.plot(places, [decile["recall_at_1"] for decile in deciles], "o-", color="#1f6f8b", label="rec@1")
+    axes.plot(places, [decile["recall_at_10"] for decile in deciles], "o--", color="#b0b7bc", label="recall@10")
+    axes.plot(places, [decile["recall_at_1"] for decile in deciles], "o-", color="#1f6f8b", label="recall@1")
     axes.set(xticks=places, xlabel="label frequency, percentile (most frequent first)", ylabel="recall", ylim=(0, None))
     axes.set_title(f"Recall by label frequency, {figures['rows']:,} {figures['split']} rows", loc="left", fontsize=10)
     return _png(figure, axes)

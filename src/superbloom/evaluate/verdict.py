@@ -18,7 +18,7 @@ def verdict(figures: dict[str, Any]) -> str | None:
 
     >>> low, high = ({"10": {"value": value}} for value in (0.2, 0.25))
     >>> verdict({"recall": high, "yardsticks": {"counting": low}})
-    'ahead of every yardstick: rec@10 0.250, counting 0.200'
+    'ahead of every yardstick: recall@10 0.250, counting 0.200'
     """
     figures = figures.get("content", figures)
     yardsticks = figures.get("yardsticks")
@@ -37,14 +37,14 @@ def comparison(own: float, name: str, other: float) -> str:
     """The comparison of a model with one yardstick.
 
     >>> comparison(0.2, "counting", 0.25)
-    'behind counting: rec@10 0.200, counting 0.250; train longer (--minutes)'
+    'behind counting: recall@10 0.200, counting 0.250; train longer (--minutes)'
     """
-    found = f"rec@10 {own:.3f}, {name} {other:.3f}"
+    found = f"recall@10 {own:.3f}, {name} {other:.3f}"
     return f"ahead of every yardstick: {found}" if own >= other else f"behind {name}: {found}; {REMEDY}"
 
 
 def counting_on_validation(corpus: Corpus, seq_len: int, draws: int, filter_seen: bool = False) -> float | None:
-    """rec@10 of counting on validation rows, with its options chosen on the same rows; None where it cannot count."""
+    """recall@10 of counting on validation rows, with options chosen on the same rows; None where it cannot count."""
     if not can_remember(corpus) or not len(corpus.rows("valid")):
         return None
     held_out = HeldOut.of(corpus, "valid", seq_len, draws=draws)

@@ -59,15 +59,15 @@ def _compare(results: Results, one: str, other: str) -> tuple[str, str]:
 
 def _by_rank(found: dict[int, Difference]) -> tuple[str, str]:
     """Return differences by rank as text, and one verdict if all ranks agree, else one for each rank."""
-    shown, each = "; ".join(f"rec@{k} {value}" for k, value in found.items()), [_verdict(v) for v in found.values()]
+    shown, each = "; ".join(f"recall@{k} {value}" for k, value in found.items()), [_verdict(v) for v in found.values()]
     if len(set(each)) == 1:
         return shown, each[0]
-    alike = {verdict: [f"rec@{k}" for k, own in zip(found, each, strict=True) if own == verdict] for verdict in each}
+    alike = {verdict: [f"recall@{k}" for k, own in zip(found, each, strict=True) if own == verdict] for verdict in each}
     return shown, "; ".join(f"{verdict} at {' and '.join(ranks)}" for verdict, ranks in alike.items())
 
 
 def _printed(one: tuple[float, ...], other: tuple[float, ...]) -> str:
-    return "; ".join(f"rec@{k} {a - b:+.1f}" for k, a, b in zip(KS, one, other, strict=True))
+    return "; ".join(f"recall@{k} {a - b:+.1f}" for k, a, b in zip(KS, one, other, strict=True))
 
 
 def _size_claims(results: Results) -> Iterator[Claim]:
@@ -98,7 +98,7 @@ def _frequency_claims(results: Results) -> Iterator[Claim]:
     verdicts = [_verdict(difference) for difference in found]
     shown = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in ((HOLDS, "ahead"), (FAILS, "behind")))
     verdict = HOLDS if verdicts.count(HOLDS) == len(found) else FAILS if FAILS in verdicts else UNDECIDED
-    text = "It is more accurate at rec@1 in every tenth of the labels by frequency"
+    text = "It is more accurate at recall@1 in every tenth of the labels by frequency"
     yield Claim("Figure 3", text, "10 of 10 ahead", f"{shown} of {len(found)}, beyond the intervals", verdict)
     hits = [Difference.of(ours[tenth], row[tenth]) for tenth in tenths]
     hardest = int(np.argmin([each.value for each in hits]))
@@ -119,10 +119,10 @@ def _depth_claims(results: Results) -> Iterator[Claim]:
         deep, shallow, unhashed_deep, unhashed, wide = (prefix + name for name in names)
         found, verdict = _by_rank({k: _gain(results, (deep, shallow), (unhashed_deep, unhashed), k) for k in KS})
         gains = [results.difference(*pair, 1) for pair in ((deep, shallow), (unhashed_deep, unhashed))]
-        found += f" (rec@1: hashed {100 * gains[0].value:+.1f}, unhashed {100 * gains[1].value:+.1f})"
+        found += f" (recall@1: hashed {100 * gains[0].value:+.1f}, unhashed {100 * gains[1].value:+.1f})"
         printed = [table[a][0] - table[b][0] for a, b in (names[:2], names[2:4])]
         text = f"Depth gains more when hashed than when not{how}"
-        shown = f"rec@1 {printed[0] - printed[1]:+.1f} ({printed[0]:+.1f}, {printed[1]:+.1f})"
+        shown = f"recall@1 {printed[0] - printed[1]:+.1f} ({printed[0]:+.1f}, {printed[1]:+.1f})"
         yield Claim("Table 3", text, shown, found, verdict)
         text = f"A deep hashed model is better than a wide one of one layer and its size{how}"
         yield Claim("Table 3", text, _printed(table[names[0]], table[names[4]]), *_compare(results, deep, wide))
@@ -141,9 +141,9 @@ def _beam_claims(results: Results) -> Iterator[Claim]:
     beams = results.first("superbloom").get("beams") if "superbloom" in results else None
     if beams:
         lost = {k: beams["100"]["recall"][str(k)]["value"] - beams[str(k)]["recall"][str(k)]["value"] for k in KS}
-        found = "; ".join(f"rec@{k} {100 * lost[k]:+.1f}" for k in KS)
+        found = "; ".join(f"recall@{k} {100 * lost[k]:+.1f}" for k in KS)
         verdict = HOLDS if all(round(each, 9) <= MAX_BEAM_LOSS for each in lost.values()) else FAILS
-        printed = "rec@1 +0.2; rec@10 −0.4; rec@20 +0.5"
+        printed = "recall@1 +0.2; recall@10 −0.4; recall@20 +0.5"
         yield Claim("Table 6", "A beam of B = k is enough: what B = 100 adds to it", printed, found, verdict)
 
 
@@ -158,12 +158,12 @@ def _coherent_claims(results: Results) -> Iterator[Claim]:
         apart = tokens[2]["low"] > tokens[0]["high"]
         verdict = HOLDS if apart else FAILS if tokens[2]["high"] < tokens[0]["low"] else UNDECIDED
         printed = " → ".join(f"{paper.TABLE_7[alpha, c][0]:.1f}" for c in range(3))
-        text = f"Two coherent functions instead of none predict tokens better (α={alpha}, token rec@1)"
+        text = f"Two coherent functions instead of none predict tokens better (α={alpha}, token recall@1)"
         yield Claim("Table 7", text, printed, found, verdict)
         found = " → ".join(f"{100 * results.recall(name, 1)['value']:.1f}" for name in names)
         lost = results.difference(names[0], names[2], 1)
         printed = " → ".join(f"{paper.TABLE_7[alpha, c][1]:.1f}" for c in range(3))
-        text = f"… and entities worse (α={alpha}, entity rec@1)"
+        text = f"… and entities worse (α={alpha}, entity recall@1)"
         yield Claim("Table 7", text, printed, f"{found}; none minus two coherent {lost}", _verdict(lost))
 
 
@@ -212,4 +212,4 @@ def _text_claims(results: Results) -> Iterator[Claim]:
         (small, small_hashed, _), (large, large_hashed, _) = pairs
         smaller = _gain(results, (small_hashed, small), (large_hashed, large), 1)
         text = "The gain is larger for the smaller models"
-        yield Claim("Table 5", text, "rec@1 +1.3", f"rec@1 {smaller}", _verdict(smaller))
+        yield Claim("Table 5", text, "recall@1 +1.3", f"recall@1 {smaller}", _verdict(smaller))

@@ -21,7 +21,7 @@ TABLE_5 = {
     "hash20-h1024": (39.2, 58.5, 64.5),
 }
 TABLE_6 = {1: (53.0, 56.0, 56.0), 10: (53.2, 68.2, 69.1), 20: (53.2, 67.9, 71.0), 100: (53.2, 67.8, 71.5)}
-# (α, number of coherent functions out of two): (token rec@1, entity rec@1)
+# (α, number of coherent functions out of two): (token recall@1, entity recall@1)
 TABLE_7 = {
     (10, 0): (36.32, 52.50),
     (10, 1): (38.19, 50.20),

@@ -36,7 +36,7 @@ def _picture(draw: Callable[[Any], None], width: float = 6.4, height: float = 3.
 
 
 def _deciles(results: Results) -> bytes | None:
-    """Draw Figure 3: rec@1 by label frequency."""
+    """Draw Figure 3: recall@1 by label frequency."""
     if not results.has_all("superbloom", "baseline"):
         return None
 
@@ -45,7 +45,7 @@ def _deciles(results: Results) -> bytes | None:
             deciles = results.first(name)["deciles"]
             places = [100 * (i + 1) / len(deciles) for i in range(len(deciles))]
             axes.plot(places, [100 * each["recall_at_1"] for each in deciles], "o-", color=colour, label=name)
-        axes.set(xlabel="label frequency, percentile (most frequent first)", ylabel="rec@1, %", ylim=(0, None))
+        axes.set(xlabel="label frequency, percentile (most frequent first)", ylabel="recall@1, %", ylim=(0, None))
         axes.legend(frameon=False)
 
     return _picture(draw)
@@ -69,7 +69,7 @@ def _curves(results: Results) -> bytes | None:
         if yardstick:
             axes.axhline(100 * yardstick["10"]["value"], color="black", linewidth=0.8, linestyle=":")
             axes.annotate("co-occurrence (test rows)", (0, 100 * yardstick["10"]["value"]), fontsize=8, va="bottom")
-        axes.set(xlabel="minutes", ylabel="validation rec@10, %", ylim=(0, None), xlim=(0, None))
+        axes.set(xlabel="minutes", ylabel="validation recall@10, %", ylim=(0, None), xlim=(0, None))
         axes.legend(frameon=False)
 
     return _picture(draw)
@@ -93,14 +93,14 @@ def _depth(results: Results) -> bytes | None:
                     axes.bar(place + shift, 100 * found["value"], 0.38, color=colour, hatch=hatch, edgecolor="white")
                     axes.errorbar(place + shift, 100 * found["value"], reach, color="black", linewidth=0.8)
         axes.set_xticks(range(len(names)), [name.replace("-", "\n", 1) for name in names], fontsize=8)
-        axes.set(ylabel="rec@10, %")
+        axes.set(ylabel="recall@10, %")
         axes.set_title("hatched: inputs and outputs as in the paper", loc="left", fontsize=9)
 
     return _picture(draw, width=7.5)
 
 
 def _sensitivity(results: Results) -> bytes | None:
-    """Draw rec@10 against α for each m; all models have one size."""
+    """Draw recall@10 against α for each m; all models have one size."""
     cells = results.sensitivity
     if not cells:
         return None
@@ -116,7 +116,7 @@ def _sensitivity(results: Results) -> bytes | None:
         axes.set_xscale("log")
         axes.set_xticks(SENSITIVITY_ALPHAS, [str(alpha) for alpha in SENSITIVITY_ALPHAS])
         axes.minorticks_off()
-        axes.set(xlabel="α, ids per bucket", ylabel="rec@10, %", ylim=(0, None))
+        axes.set(xlabel="α, ids per bucket", ylabel="recall@10, %", ylim=(0, None))
         axes.legend(frameon=False)
 
     return _picture(draw)

@@ -124,7 +124,7 @@ class Results:
         return "superbloom" if functions == 0 and of_table_2 else f"hash{alpha}-{functions}"
 
     def validation(self, name: str) -> float:
-        """Return the best rec@10 on validation rows."""
+        """Return the best recall@10 on validation rows."""
         best = [max((point["recall_at_10"] for point in c["history"]), default=0.0) for c in self.cells[name]]
         return statistics.mean(best)
 

@@ -19,7 +19,7 @@ QUERY_COSTS = {
     "certified": "until certified",
     "posterior": "until certified by probability",
 }
-HEADER = ["model", "parameters", "d", "layers", "steps", *(f"rec@{k}" for k in KS), "over seeds", "the paper"]
+HEADER = ["model", "parameters", "d", "layers", "steps", *(f"recall@{k}" for k in KS), "over seeds", "the paper"]
 
 
 def table_2(results: Results, pictures: set[str]) -> Iterator[str]:
@@ -45,10 +45,10 @@ def table_2(results: Results, pictures: set[str]) -> Iterator[str]:
         yield "![Validation recall against minutes](curves.png)"
     if "figure3.png" in pictures:
         yield "## Figure 3: by label frequency"
-        yield "![rec@1 by label frequency](figure3.png)"
+        yield "![recall@1 by label frequency](figure3.png)"
         deciles = {name: results.first(name)["deciles"] for name in ("baseline", "superbloom")}
         header = [
-            "rec@1 where labels occur at least",
+            "recall@1 where labels occur at least",
             *(f"{each['lowest_frequency']:,}" for each in deciles["baseline"]),
         ]
         yield markdown(header, [[n, *(f"{100 * e['recall_at_1']:.1f}" for e in found)] for n, found in deciles.items()])
@@ -75,7 +75,7 @@ def table_3(results: Results, pictures: set[str]) -> Iterator[str]:
         )
         yield markdown(HEADER, rows)
         if "depth.png" in pictures:
-            yield "![rec@10 by depth](depth.png)"
+            yield "![recall@10 by depth](depth.png)"
 
 
 def table_5(results: Results, pictures: set[str]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def table_6(results: Results) -> Iterator[str]:
             shares = [f"{100 * found['recall'][str(k)]['value']:.1f}" for k in KS]
             label = f"B={width}" if width.isdecimal() else f"until {width}"
             rows.append([label, *shares, f"{found['certified']:.1%}", _paper(printed)])
-        yield markdown(["beam", *(f"rec@{k}" for k in KS), "certified", "the paper"], rows)
+        yield markdown(["beam", *(f"recall@{k}" for k in KS), "certified", "the paper"], rows)
 
 
 def table_7(results: Results) -> Iterator[str]:
@@ -123,8 +123,8 @@ def table_7(results: Results) -> Iterator[str]:
             rows.append([str(alpha), str(coherent), *found, f"{tokens:.2f}", f"{entities:.2f}"])
     if len(rows) > 1:
         yield "## Table 7: coherent hashing"
-        header = ["α", "coherent functions", "token rec@1", "entity rec@1", "entity rec@10"]
-        yield markdown([*header, "the paper: token", "entity rec@1"], rows)
+        header = ["α", "coherent functions", "token recall@1", "entity recall@1", "entity recall@10"]
+        yield markdown([*header, "the paper: token", "entity recall@1"], rows)
 
 
 def costs(results: Results) -> Iterator[str]:
@@ -174,10 +174,10 @@ def sensitivity(results: Results, pictures: set[str]) -> Iterator[str]:
         shares = [_share(results.recall(name, k)) for k in KS]
         shape = [str(alpha), str(m), str(cell["model"]["dim"]), f"{cell['parameters']:,}", f"{milliseconds:,.0f}"]
         rows.append([*shape, f"{cell['steps']:,}", *shares])
-    header = ["α", "m", "d", "parameters", "ms per step, with validation", "steps", *(f"rec@{k}" for k in KS)]
+    header = ["α", "m", "d", "parameters", "ms per step, with validation", "steps", *(f"recall@{k}" for k in KS)]
     yield markdown(header, rows)
     if "sensitivity.png" in pictures:
-        yield "![rec@10 against α and m](sensitivity.png)"
+        yield "![recall@10 against α and m](sensitivity.png)"
 
 
 def _row(results: Results, name: str, printed: tuple[float, ...] | None) -> list[str]:

@@ -240,7 +240,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
         ks = list(figures["recall"])
         table = [[escaped(row), *(cell(recall[k]) for k in ks)] for row, recall in recall_rows(figures).items()]
         what = f"{figures['rows']:,} hidden elements of test rows; {rule(figures)}"
-        header = [what, *(f"rec@{escaped(k)}" for k in ks)]
+        header = [what, *(f"recall@{escaped(k)}" for k in ks)]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         ks = []
     if not ks:
@@ -251,7 +251,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
             "In Python, `model.evaluate(Corpus.open(…))` before `model.save_pretrained(…)` puts the figures here."
         )
     return (
-        markdown(header, table) + "\n\nrec@k is the share of hidden elements among the first k answers, with 95 % "
+        markdown(header, table) + "\n\nrecall@k is the share of hidden elements among the first k answers, with 95 % "
         f"intervals. The yardsticks only count. To repeat it: `superbloom evaluate {folder} CORPUS`."
     )
 
@@ -260,7 +260,7 @@ def _validation(metrics: dict[str, Any]) -> str:
     """The last validation during training."""
     try:
         last = metrics["history"][-1]
-        return f" On validation rows, rec@10 was {last['recall_at_10']:.3f} at step {last['step']:,}."
+        return f" On validation rows, recall@10 was {last['recall_at_10']:.3f} at step {last['step']:,}."
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return ""
 

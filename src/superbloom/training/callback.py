@@ -92,7 +92,7 @@ class TrainingCallback(L.Callback):
         memory = self.predictor.model.memory
         if memory is not None and self.held_out:
             what = "pairs and rows" if memory.kind == "both" else memory.kind
-            found = f"validation rec@10 {self._recall()['recall_at_10']:.3f}"
+            found = f"validation recall@10 {self._recall()['recall_at_10']:.3f}"
             self.progress.print_line(f"counted {what} in {seconds:.1f} s: {found}; training …")
 
     def on_train_start(self, trainer: L.Trainer, training: Any) -> None:

@@ -28,7 +28,7 @@ class TrainingProgress:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("loss {task.fields[loss]}  rec@10 {task.fields[valid]}"),
+            TextColumn("loss {task.fields[loss]}  recall@10 {task.fields[valid]}"),
             console=self.console,
             disable=quiet or not self.console.is_terminal,
         )
@@ -47,7 +47,7 @@ class TrainingProgress:
         if not self.console.is_terminal and not self.quiet and time.monotonic() - self.printed > PLAIN_LINE_SECONDS:
             self.printed = time.monotonic()
             share = f"{done / self.total:.0%}" if self.total else ""
-            self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  rec@10 {shown['valid']}")
+            self.console.print(f"training {share} step {step:,}  loss {shown['loss']}  recall@10 {shown['valid']}")
         elif not self.bar.disable:
             self.bar.update(self.task, completed=done, **shown)
 

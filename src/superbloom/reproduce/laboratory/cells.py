@@ -17,7 +17,7 @@ from superbloom.hashing import max_alpha
 from superbloom.reproduce.cells import PAPER_OPTIONS, SET_OPTIONS, UNHASHED, Cell
 from superbloom.training.limits import num_parameters
 
-# Rows of lists of five countries, three capitals of four with their countries: the best possible rec@1 is near 70 %.
+# Rows of lists of five countries, three capitals of four with their countries: the best possible recall@1 is near 70 %.
 PAGES: dict[str, Any] = {"list_size": 5, "lists_per_row": 1, "complete": 0.7, "follows": 0.8, "noise": 0.5}
 BASE, LARGE = "base", "3,240 names"
 WORLDS: dict[str, SyntheticOptions] = {

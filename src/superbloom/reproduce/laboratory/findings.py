@@ -129,9 +129,9 @@ def sampled_terms(share_: float, log_q: bool) -> Terms:
 def lab_claims(findings: Findings) -> list[Claim]:
     """Return every claim that the finished cells can decide."""
     return [
-        *_of(findings, "Table 3", "Depth gains more when hashed than when not", "rec@1 +21.6", depth_terms()),
-        *_of(findings, "Table 3", "A deep hashed model beats one layer of its size", "rec@1 +12.8", _wide_terms()),
-        *_of(findings, "Table 2", "A hashed model beats an unhashed one of its size", "rec@1 +14.9", size_terms()),
+        *_of(findings, "Table 3", "Depth gains more when hashed than when not", "recall@1 +21.6", depth_terms()),
+        *_of(findings, "Table 3", "A deep hashed model beats one layer of its size", "recall@1 +12.8", _wide_terms()),
+        *_of(findings, "Table 2", "A hashed model beats an unhashed one of its size", "recall@1 +14.9", size_terms()),
         *_sampled(findings),
         *_figure_3(findings),
         *_beams(findings),
@@ -147,7 +147,7 @@ def verdict(difference: Difference) -> str:
 
 def _of(findings: Findings, where: str, text: str, printed: str, terms: Terms) -> Iterator[Claim]:
     found = {k: findings.difference(terms, k) for k in KS}
-    yield from _claim(where, text, printed, {f"rec@{k}": value for k, value in found.items() if value is not None})
+    yield from _claim(where, text, printed, {f"recall@{k}": value for k, value in found.items() if value is not None})
 
 
 def _claim(where: str, text: str, printed: str, found: dict[str, Difference]) -> Iterator[Claim]:
@@ -168,12 +168,12 @@ def _sampled(findings: Findings) -> Iterator[Claim]:
         how = "with" if log_q else "without"
         terms = sampled_terms(NEGATIVES[0], log_q)
         text = f"A softmax over {NEGATIVES[0]:.1%} sampled negatives {how} logQ is worse than the full one"
-        yield from _of(findings, "Table 2", text, "rec@1 +33.1; rec@20 +13.1", terms)
+        yield from _of(findings, "Table 2", text, "recall@1 +33.1; recall@20 +13.1", terms)
         apart = [
             findings.signed(terms, seed, 1) - findings.signed(terms, seed, KS[-1]) for seed in findings.seeds(terms)
         ]
         if apart:
-            text = f"… and the gap is larger at rec@1 than at rec@{KS[-1]} ({how} logQ)"
+            text = f"… and the gap is larger at recall@1 than at recall@{KS[-1]} ({how} logQ)"
             yield from _claim("Table 2", text, "+20.0", {"": _mean(apart)})
 
 
@@ -193,7 +193,9 @@ def _figure_3(findings: Findings) -> Iterator[Claim]:
     found = [verdict(_mean([each[tenth] for each in hits])) for tenth in tenths]
     shown = f"{found.count(HOLDS)} ahead, {found.count(FAILS)} behind of {DECILES}"
     word = HOLDS if found.count(HOLDS) == DECILES else FAILS if FAILS in found else UNDECIDED
-    yield Claim("Figure 3", "It is ahead at rec@1 in every tenth of the labels by frequency", "10 of 10", shown, word)
+    yield Claim(
+        "Figure 3", "It is ahead at recall@1 in every tenth of the labels by frequency", "10 of 10", shown, word
+    )
 
 
 def _beams(findings: Findings) -> Iterator[Claim]:
@@ -201,9 +203,9 @@ def _beams(findings: Findings) -> Iterator[Claim]:
     beams = findings.cells.get(name, {}).get(0, {}).get("beams")
     if beams:
         gains = {k: beams["100"]["recall"][str(k)]["value"] - beams[str(k)]["recall"][str(k)]["value"] for k in KS}
-        shown = "; ".join(f"rec@{k} {100 * gain:+.1f}" for k, gain in gains.items())
+        shown = "; ".join(f"recall@{k} {100 * gain:+.1f}" for k, gain in gains.items())
         word = HOLDS if max(gains.values()) <= MAX_BEAM_LOSS else FAILS
-        yield Claim("Table 6", "A beam of B = k is enough: what B = 100 adds to it", "rec@20 +0.5", shown, word)
+        yield Claim("Table 6", "A beam of B = k is enough: what B = 100 adds to it", "recall@20 +0.5", shown, word)
 
 
 def _coherent(findings: Findings) -> Iterator[Claim]:
@@ -216,9 +218,9 @@ def _coherent(findings: Findings) -> Iterator[Claim]:
             ]
             if len(tokens) > 1:
                 text = f"Two coherent functions predict tokens better than none (α={alpha})"
-                yield from _claim("Table 7", text, "+2.2 to +4.3", {"token rec@1": over_seeds(tokens)})
+                yield from _claim("Table 7", text, "+2.2 to +4.3", {"token recall@1": over_seeds(tokens)})
             text = f"… and names worse (α={alpha})"
-            yield from _of(findings, "Table 7", text, "rec@1 +13.5 to +17.8", [(random, 1), (both, -1)])
+            yield from _of(findings, "Table 7", text, "recall@1 +13.5 to +17.8", [(random, 1), (both, -1)])
 
 
 def _unhashing(findings: Findings) -> Iterator[Claim]:

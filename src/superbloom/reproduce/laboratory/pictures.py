@@ -88,7 +88,7 @@ def _curves(findings: Findings) -> bytes | None:
         best = 100 * findings.worlds[BASE]["best"][str(k)]
         one.axhline(best, color=GREY, linewidth=1)
         one.annotate("best possible", (0, best), fontsize=8, va="bottom")
-        one.set(xlabel="steps", ylabel=f"validation rec@{k}, %", ylim=(0, 102), xlim=(0, None))
+        one.set(xlabel="steps", ylabel=f"validation recall@{k}, %", ylim=(0, 102), xlim=(0, None))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     return _png(figure)
 
@@ -121,7 +121,7 @@ def _probe(findings: Findings) -> bytes | None:
 
 
 def _figure_3(findings: Findings) -> bytes | None:
-    """Draw rec@1 by label frequency: hashed, unhashed of its size, and the best possible."""
+    """Draw recall@1 by label frequency: hashed, unhashed of its size, and the best possible."""
     names = {name: colour for (name, _), colour in zip(size_terms(), (BLUE, GREY), strict=True)}
     if BASE not in findings.worlds or not all(name in findings for name in names):
         return None
@@ -134,7 +134,7 @@ def _figure_3(findings: Findings) -> bytes | None:
     for name, colour in names.items():
         hits = np.mean([findings.hits(name, seed, 1) for seed in findings.cells[name]], axis=0)
         axes.plot(places, [100 * hits[tenth].mean() for tenth in tenths], "o-", color=colour, label=name)
-    axes.set(xlabel="label frequency, percentile (most frequent first)", ylabel="rec@1, %", ylim=(0, 102))
+    axes.set(xlabel="label frequency, percentile (most frequent first)", ylabel="recall@1, %", ylim=(0, 102))
     axes.legend(frameon=False, fontsize=8)
     return _png(figure)
 
@@ -176,7 +176,7 @@ def _panel(axes: Any, findings: Findings, label: str, terms: dict[Any, Terms]) -
             values = np.array([[100 * own.value, 100 * own.low, 100 * own.high] for own in found.values()]).T
             reach = [values[0] - values[1], values[2] - values[0]]
             at = [place * shift for place in found]
-            axes.errorbar(at, values[0], reach, marker="o", color=colour, capsize=2, label=f"rec@{k}")
+            axes.errorbar(at, values[0], reach, marker="o", color=colour, capsize=2, label=f"recall@{k}")
             drawn = True
     axes.set_xscale("log")
     axes.set_xticks(places, [f"{place:,}" for place in places], fontsize=8)

@@ -126,7 +126,7 @@ def _worlds(findings: Findings) -> Iterator[str]:
         for name in WORLDS
         if (world := findings.worlds.get(name)) is not None
     ]
-    yield markdown(["world", "names", "training rows", "names of a row", *(f"best rec@{k}" for k in KS)], rows)
+    yield markdown(["world", "names", "training rows", "names of a row", *(f"best recall@{k}" for k in KS)], rows)
 
 
 def _table(findings: Findings, part: str, title: str) -> Iterator[str]:
@@ -148,7 +148,7 @@ def _table(findings: Findings, part: str, title: str) -> Iterator[str]:
     if rows:
         yield f"## {title}"
         header = ["model", "parameters", "m", "d", "layers", "steps", "seeds"]
-        yield markdown([*header, *(f"rec@{k}, of the best" for k in KS), "token rec@1"], rows)
+        yield markdown([*header, *(f"recall@{k}, of the best" for k in KS), "token recall@1"], rows)
     if rows and part == "table3":
         yield (
             "“of” is the best possible recall: for a hashed model that ranks by the sum, that of perfect probabilities "
@@ -160,7 +160,7 @@ def _table(findings: Findings, part: str, title: str) -> Iterator[str]:
             for alpha in COHERENT_ALPHAS
             if (alpha, 0) in paper.TABLE_7
         ]
-        yield f"The paper's entity rec@1 with 0, 1 and 2 coherent functions: {'; '.join(printed)}."
+        yield f"The paper's entity recall@1 with 0, 1 and 2 coherent functions: {'; '.join(printed)}."
 
 
 def _beams(findings: Findings) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _beams(findings: Findings) -> Iterator[str]:
             ]
             for width, own in beams.items()
         ]
-        yield markdown(["beam", *(f"rec@{k}" for k in KS)], rows)
+        yield markdown(["beam", *(f"recall@{k}" for k in KS)], rows)
 
 
 def _kinds(findings: Findings) -> Iterator[str]:
@@ -195,5 +195,5 @@ def _kinds(findings: Findings) -> Iterator[str]:
     for name in names:
         hits = np.mean([findings.hits(name, seed, 1) for seed in findings.cells[name]], axis=0)
         shown.append([name, *(share_text(hits[kinds == kind].mean()) for kind in range(len(KINDS)))])
-    yield "## rec@1 by what is hidden, in the base world"
+    yield "## recall@1 by what is hidden, in the base world"
     yield markdown(["model", *KINDS], shown)

@@ -67,7 +67,7 @@ function recallTable(title, rows) {
     cells: [label, ...sizes.map((k) => valueOf(found[k], most(k)))],
     props: { class: i === 0 ? "own" : null },
   }));
-  return tableOf(title, ["", ...sizes.map((k) => `rec@${k}`)], cells, { class: "recall" });
+  return tableOf(title, ["", ...sizes.map((k) => `recall@${k}`)], cells, { class: "recall" });
 }
 
 function valueOf(found, most) {
@@ -104,7 +104,7 @@ function othersOf({ ndcg, mrr, certified, token_recall_at_1: tokens }) {
 // A line for each k that was measured; the same k always has the same style.
 function recalls(rows) {
   const lines = SIZES.map((k, style) => ({
-    label: `rec@${k}`,
+    label: `recall@${k}`,
     style,
     values: rows.map((row) => row[`recall_at_${k}`] ?? null),
   }));
