@@ -1,4 +1,4 @@
-"""Pictures of the playground for docs/playground.md, from servers that run:
+"""Pictures of the playground for docs/serving.md, from servers that run:
 
 superbloom serve superbloom-demo/model --port 8123 &  superbloom serve TEXT-MODEL --port 8124 &
 python -m benchmarks.pictures --names http://127.0.0.1:8123/ --text http://127.0.0.1:8124/ --out docs/playground

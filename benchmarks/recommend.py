@@ -7,11 +7,11 @@
     prepare   ten million synthetic events to a corpus: time and memory, beside RecTools' Dataset.construct
     engines   checksums of the corpora that DuckDB and Spark make of ML-1M
     cluster   the ten million events by DuckDB, and by a Spark master and a worker on this machine: memory, same corpus
-    report    tables of what was measured, into docs/recommend.md and docs/interactions.md
+    report    tables of what was measured, into docs/recommendation.md and docs/scale.md
 
-ML-1M, Beauty: the last item of each user is asked (HR@10, NDCG@10). Nowplaying: the last click of the test sessions
-(P@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN; they are
-shuffled, and the last of each test user is asked, who is not trained on.
+ML-1M, Beauty: the last item of each user is asked (recall@10, NDCG@10). Nowplaying: the last click of the test sessions
+(recall@20, MRR@20, nothing left out). Book-Crossing: sets without times, whose file has each user's books by ISBN.
+They are shuffled, and the last book of each test user is asked; test users are not trained on.
 
 Each cell is a process of its own, so that its peak memory is its own. --split valid asks what validation asks: for
 choosing options. Logs lie in --data; what is measured is kept in benchmarks/results/recommend.json.
@@ -50,7 +50,7 @@ from superbloom.prepare.interactions import prepare_interactions
 from tools.record import between_marks, keep
 
 HERE = Path(__file__).parent
-RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommend.md"
+RESULTS, DOC = HERE / "results" / "recommend.json", HERE.parent / "docs" / "recommendation.md"
 PARTS = ("sets", "tried", "popular", "peers", "extend", "prepare", "engines", "cluster")
 ML1M, BEAUTY = "ml-1m_sequences_by_time.txt.xz", "bert4rec_beauty.txt.xz"
 SESSIONS, ASKED = "gcegnn_Nowplaying_train_sessions.txt.xz", "gcegnn_Nowplaying_test_prefix_target.txt.xz"
@@ -275,7 +275,7 @@ def prepare_like(rows: dict[str, list[str]]) -> Corpus:
 
 
 def split_recall(superbloom: Superbloom, corpus: Corpus, new: set[str]) -> dict[str, float]:
-    """HR@10 where an old item is asked, and where a new one is."""
+    """recall@10 where an old item is asked, and where a new one is."""
     corpus = corpus.under(superbloom.model.vocab)
     held_out = HeldOut.of(corpus, "test", superbloom.model.config.seq_len)
     hit = ranks(superbloom.predictor, held_out, filter_seen=True).rank < 10
@@ -377,7 +377,7 @@ def report(_: argparse.Namespace, results: dict[str, Any]) -> None:
 
     found = tables(results)
     if "cluster" in found:
-        between_marks(DOC.with_name("interactions.md"), {"cluster": found.pop("cluster")})
+        between_marks(DOC.with_name("scale.md"), {"cluster": found.pop("cluster")})
     between_marks(DOC, found)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tools.record import markdown
 
-# What is compared, and published full-ranking figures of the same files: HR@10, NDCG@10.
+# What is compared, and published full-ranking figures of the same files: recall@10 (HR@10), NDCG@10.
 TITLES = {
     "ml-1m": "ML-1M (3,416 items)",
     "beauty": "Beauty (54,542 items)",
@@ -27,9 +27,9 @@ PUBLISHED = {
     },
 }
 NAMES = {"bert4rec": "RecTools BERT4Rec", "sasrec": "RecTools SASRec"}
-SESSIONS = "nowplaying"  # asked for P@20 and MRR@20
+SESSIONS = "nowplaying"  # asked for recall@20 and MRR@20
 KINDS = ("old", "new")  # items, as the extended model sees them
-BEST_BERT4REC = 0.2921  # of ML-1M's rows, HR@10
+BEST_BERT4REC = 0.2921  # of ML-1M's rows, recall@10
 # BERT4Rec's item embedding of Beauty, of its authors' width 64; without its layers.
 BERT4REC_PARAMETERS = 54_542 * 64
 MEMORY_ROLES = {"command": "the command", "driver": "driver's JVM", "executor": "executor's JVM"}
@@ -71,7 +71,7 @@ def compared(results: dict[str, Any], sets: tuple[str, ...], metrics: tuple[str,
             for label, cell in sorted(results[kind].get(name, {}).items(), key=lambda one: alpha_of(one[0])):
                 rows.append([title, *row(label, cell, metrics, k)])
                 title = ""
-    names = {"recall": "HR" if metrics[1] == "ndcg" else "P", "ndcg": "NDCG", "mrr": "MRR"}
+    names = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR"}
     header = ["set", "model", *(f"{names[metric]}@{k}" for metric in metrics)]
     return markdown([*header, "parameters", "minutes", "CPU minutes", "steps", "peak GB"], rows)
 
@@ -107,13 +107,13 @@ def goals(results: dict[str, Any]) -> str:
     for alpha, slack in ((1, 0.03), (4, 0.10)):
         if cell := ours.get(("ml-1m", alpha)):
             wanted, found = (1 - slack) * BEST_BERT4REC, cell["recall"]["10"]["value"]
-            beside = f"{found / BEST_BERT4REC - 1:+.1%} beside BERT4Rec"
-            what = f"ML-1M, α={alpha}: HR@10 within {slack:.0%} of BERT4Rec's {share(BEST_BERT4REC)}"
+            beside = f"{found / BEST_BERT4REC - 1:+.1%} against BERT4Rec"
+            what = f"ML-1M, α={alpha}: recall@10 within {slack:.0%} of BERT4Rec's {share(BEST_BERT4REC)}"
             rows.append([what, f"≥ {share(wanted)}", share(found), verdict(found >= wanted, beside)])
     if cell := ours.get(("beauty", 10)):
         wanted, found = float(PUBLISHED["beauty"]["BERT4Rec"][0]), cell["recall"]["10"]["value"]
         beside = f"{found / wanted - 1:+.1%}"
-        above = "Beauty, α=10: HR@10 above BERT4Rec's"
+        above = "Beauty, α=10: recall@10 above BERT4Rec's"
         rows.append([above, f"> {share(wanted)}", share(found), verdict(found > wanted, beside)])
         size, most = cell["parameters"], BERT4REC_PARAMETERS / 4
         limits = [f"≤ {most / 1e6:.2f} M", f"{size / 1e6:.2f} M"]
@@ -123,7 +123,7 @@ def goals(results: dict[str, Any]) -> str:
         theirs = [cell[metric][k] for cell in results["peers"].get(name, {}).values() if "error" not in cell]
         if theirs and (name, 10) in ours:
             best, found = max(theirs), ours[name, 10][metric][k]["value"]
-            what = f"{TITLES[name]}, α=10: ahead of RecTools in equal time, HR@{k}"
+            what = f"{TITLES[name]}, α=10: ahead of RecTools in equal time, recall@{k}"
             rows.append([what, f"> {share(best)}", share(found), verdict(found > best, f"{found / best:.1f} times")])
     if cell := results["prepare"].get("csv"):
         peak, seconds = cell["superbloom"]["peak GB"], cell["superbloom"]["CPU seconds"]
@@ -152,9 +152,9 @@ def extended(found: dict[str, Any]) -> str:
     rows = []
     for state in ("before", "extended", "continued on the newer log", "trained anew"):
         figures = [f"{found[state][kind]:.4f}".removeprefix("0") if kind in found[state] else "–" for kind in KINDS]
-        rows.append([state, *figures])
+        rows.append([state.replace("anew", "from scratch"), *figures])
     asked = found["extended"]["new asked"]
-    return markdown(["HR@10 where what is asked is", "an old item", f"a new item ({asked:,} rows)"], rows)
+    return markdown(["recall@10 of", "old items", f"new items ({asked:,} rows)"], rows)
 
 
 def prepared(found: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@
     soak       ten minutes at 80 % of the highest rate: errors and memory
     names      completing names, and the name of a digest
     start      from the command to ready, and what a second server on the same folder takes
-    report     the tables into docs/playground.md
+    report     the tables into docs/serving.md
 
 Random weights, scaled so that logits have a standard deviation of 3: with weights as they are drawn all names are
 equally likely, and no search is needed to say so. Results: benchmarks/results/serve.json.
@@ -33,7 +33,7 @@ from tools.load import Server, completing, make_model, queries_of, serving, type
 from tools.record import between_marks, keep, markdown
 
 HERE = Path(__file__).parent
-RESULTS, DOC = HERE / "results" / "serve.json", HERE.parent / "docs" / "playground.md"
+RESULTS, DOC = HERE / "results" / "serve.json", HERE.parent / "docs" / "serving.md"
 NUM_IDS = 5_281_889
 CLIENTS = (1, 8, 32, 128)
 PRECISIONS = ("fp32", "bf16", "int8")

@@ -74,7 +74,7 @@ def prepare_interactions(
     json_: Json = False,
     **options: Any,
 ) -> None:
-    """An interaction log: one row per user, items in the order of events (docs/interactions.md)."""
+    """An interaction log: one row per user, items in the order of events (docs/recommendation.md)."""
     from superbloom.prepare.interactions import prepare_interactions
 
     _prepare(prepare_interactions, files, out, InteractionsOptions, options, json_)

@@ -78,7 +78,7 @@ PRESETS = {
     "hash40-h512": Preset(4, "62.3M", _text(40, 512, 8, 2048, 12), _PRESETS),
     "hash20-h1024": Preset(4, "246.3M", _text(20, 1024, 16, 4096, 12), _PRESETS),
 }
-# Users and what they chose, in the order of time: each item is predicted from those before it (docs/recommend.md).
+# Users and what they chose, in the order of time: each item is predicted from those before it (docs/recommendation.md).
 SEQUENCE = {"mask_as": "next", "positions": True, "seq_len": 50}
 # Text: masks as in BERT. No start from co-occurrence: it costs more time than it saves (docs/log.md).
 TEXT = {"positions": True, "seq_len": 64}

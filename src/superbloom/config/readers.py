@@ -94,7 +94,7 @@ class SequencesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class InteractionsOptions:
-    """A log of users and the items they chose (docs/interactions.md)."""
+    """A log of users and the items they chose (docs/recommendation.md)."""
 
     user: str = option("user_id", "Column of users; its number, from 0, if there is no header.")
     item: str = option("item_id", "Column of items.")

@@ -1,4 +1,4 @@
-"""`make_app(predictor)`: the HTTP API and the page as one ASGI application (docs/playground.md).
+"""`make_app(predictor)`: the HTTP API and the page as one ASGI application (docs/serving.md).
 
 request → guard.py (host, key, size, full queue) → routes.py (names to a query) → gather.py (batches, computed in a
 thread) → JSON. handlers.py answers every error with one line.

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe v2) in JSON, for platforms that speak it (docs/playground.md).
+"""The Open Inference Protocol (KServe v2) in JSON, for platforms that speak it (docs/serving.md).
 
 A query is one BYTES tensor: `context`, names of shape [n] or [contexts, n], or `text`, texts of shape [texts], for a
 model of text. The answer has a row for each mask, in order:

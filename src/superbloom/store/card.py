@@ -251,7 +251,7 @@ def _measured(metrics: dict[str, Any], name: str) -> str:
             "In Python, `model.evaluate(Corpus.open(…))` before `model.save_pretrained(…)` puts the figures here."
         )
     return (
-        markdown(header, table) + "\n\nrec@k is the share of hidden elements among the first k answers, with 95 % "
+        markdown(header, table) + "\n\nrecall@k is the share of hidden elements among the first k answers, with 95 % "
         f"intervals. The yardsticks only count. To repeat it: `superbloom evaluate {folder} CORPUS`."
     )
 

@@ -1,4 +1,4 @@
-"""Interaction logs: one row per user, items in the order of events (docs/interactions.md).
+"""Interaction logs: one row per user, items in the order of events (docs/recommendation.md).
 
     tables.py        files or a DataFrame → Parquet files of user, item, time (text_tables.py: any text file;
                      columns.py: names and times; names.py: names as numbers; sessions.py: lines and lists of items
