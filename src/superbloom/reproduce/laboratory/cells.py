@@ -114,7 +114,8 @@ def _depth() -> Iterator[LabCell]:
             parts = ("table3", *(("table2", "table6", "table7", "figure3") if (layers, alpha) == (DEEP, ALPHA) else ()))
             parts += ("depth", "alpha", "names", "rows", "lists") if layers in (1, DEEP) else ()
             yield _cell(BASE, alpha, layers, parts)
-    yield _sized(BASE, ALPHA, 1, WIDE, like=_model(ALPHA, DEEP), parts=("table3",))
+    wide = _sized(BASE, ALPHA, 1, WIDE, like=_model(ALPHA, DEEP), parts=("table3",))
+    yield replace(wide, shares=SHARES[DEEP])
     for layers in (1, DEEP):
         for alpha in (1, ALPHA):
             cell = _cell(BASE, alpha, layers, ("table3",), OURS)
