@@ -422,7 +422,9 @@ def test_the_proof_holds_for_every_id_with_a_memory(k, beam):
     beliefs = asked.beliefs(torch.tensor([query.ids]), torch.tensor([query.places]))
     probability = asked.log_probability(beliefs, ids[None])[0].double().exp()
     weight, network = beliefs.log_network[0].double().exp().item(), everyone(asked, query, 0)
-    memory = torch.zeros(NAMES, dtype=torch.double).scatter(0, beliefs.remembered.ids[0], beliefs.remembered.share[0])
+    there = beliefs.remembered.ids[0] >= 0  # the rest is padding
+    of_names = beliefs.remembered.ids[0][there], beliefs.remembered.share[0][there]
+    memory = torch.zeros(NAMES, dtype=torch.double).scatter(0, *of_names)
     assert torch.allclose(weight * network.probability + memory, probability, rtol=CLOSE)
     for point in proof.points:
         id_ = asked.model.vocab.id(point.name)

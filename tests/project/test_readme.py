@@ -1,10 +1,7 @@
 """What the README, the quickstart and the pages for each kind of data say works when it is pasted."""
 
-import bz2
 import contextlib
-import gzip
 import io
-import json
 import os
 import re
 import shlex
@@ -13,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import typer
 
+from superbloom import cli
 from tests.support import launch
 
 pytestmark = pytest.mark.system
@@ -122,32 +119,23 @@ def test_every_guide_is_pasted():
     assert {f"docs/guides/{page.name}" for page in (ROOT / "docs" / "guides").glob("*.md")} < set(PAGES)
 
 
-def test_the_readme_works_as_pasted_on_small_files(tmp_path):
-    rows = ["Miles Davis\tJazz\tJohn Coltrane", "Jazz\tPiano\tMiles Davis", "Piano\tBach\tOrgan"] * 40
-    (tmp_path / "playlists.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
-    newer = ["John Coltrane\tMiles Davis\tJazz"] * 40
-    (tmp_path / "newer.tsv.gz").write_bytes(gzip.compress("\n".join(newer).encode()))
-    pages = [("Jazz", "[[Piano]] [[Organ]]"), ("Piano", "[[Jazz]] [[Organ]]"), ("Organ", "[[Piano]] [[Jazz]]")]
-    text = "".join(
-        f"<page><title>{title}</title><ns>0</ns><revision><text>{links}</text></revision></page>\n"
-        for title, links in pages
-    )
-    dump = f"<mediawiki>\n{text}</mediawiki>\n".encode()
-    (tmp_path / "enwiki-latest-pages-articles.xml.bz2").write_bytes(bz2.compress(dump))
-    (tmp_path / "jazz.txt").write_text("John Coltrane\nJazz\n")
-    (tmp_path / "new-names.txt").write_text("Bill Evans\n")
-    (tmp_path / "articles.txt").write_text("Miles Davis plays the trumpet. John Coltrane plays jazz.\n\n" * 40)
-    events = [(f"buyer {i % 7}", f"product {i % 5}", i) for i in range(60)]
-    log = dict(zip(("buyer", "product", "at"), map(list, zip(*events, strict=True)), strict=True))
-    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+def test_the_readme_works_as_pasted(tmp_path):
     with Reader(tmp_path) as reader:
         printed = reader.paste(README)
-    first = printed.splitlines()[:3]  # of the python block
-    assert all(line.endswith("True") for line in first)
+    assert [line.split()[-1] for line in printed.splitlines()] == ["True"] * 3
     assert (tmp_path / "my-model" / "config.json").is_file()
-    assert json.loads((tmp_path / "report" / "metrics.json").read_text())["split"] == "test"
-    assert "Table 6" in (tmp_path / "paper" / "report.md").read_text()
-    assert len(reader.servers) == 1
+
+
+def test_the_readme_names_every_command():
+    commands = typer.main.get_command(cli.app).commands
+    named = set(re.findall(r"^\| `superbloom (\w+)", README, re.MULTILINE))
+    assert named == set(commands)
+    prepared = set(re.findall(r"^\| `superbloom prepare (\w+)", README, re.MULTILINE))
+    assert prepared | {"synthetic"} == set(commands["prepare"].commands)
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
 
 
 def test_what_can_be_asked_of_the_search_can_be():

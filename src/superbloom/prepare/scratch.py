@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,12 @@ def scratch_folder(out: Path | None) -> Iterator[Path]:
     name, parent = ("superbloom", Path(tempfile.gettempdir())) if out is None else (out.name, out.resolve().parent)
     remove_dead(parent, name)
     prefix = temporary_prefix(name)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder).resolve()
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
+    try:
+        yield folder
+    finally:
+        for _ in range(2):  # a disk may fail once while the folder is removed
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def mapped(path: Path, kind: type, size: int) -> np.ndarray:
