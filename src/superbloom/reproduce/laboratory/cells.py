@@ -177,7 +177,7 @@ def _pairs(world: str, part: str) -> Iterator[LabCell]:
 def _model(alpha: int, layers: int, dim: int = DIM) -> dict[str, Any]:
     hashes = UNHASHED if alpha == 1 else {"num_hashes": 2, "alpha": alpha}
     sizes = {"dim": dim, "heads": HEADS, "ffn_dim": 4 * dim, "layers": layers}
-    # Embeddings begin with a length of 1. With 0.02 a number, layers drown the identity of their inputs (docs/log.md).
+    # Embeddings begin with a length of 1. With 0.02 a number, deep models learn far more slowly (docs/log.md).
     return PAPER_OPTIONS | hashes | sizes | {"dropout": 0.0, "embedding_std": round(dim**-0.5, 3)}
 
 
