@@ -114,7 +114,8 @@ def _depth() -> Iterator[LabCell]:
             parts = ("table3", *(("table2", "table6", "table7", "figure3") if (layers, alpha) == (DEEP, ALPHA) else ()))
             parts += ("depth", "alpha", "names", "rows", "lists") if layers in (1, DEEP) else ()
             yield _cell(BASE, alpha, layers, parts)
-    yield _sized(BASE, ALPHA, 1, WIDE, like=_model(ALPHA, DEEP), parts=("table3",))
+    wide = _sized(BASE, ALPHA, 1, WIDE, like=_model(ALPHA, DEEP), parts=("table3",))
+    yield replace(wide, shares=SHARES[DEEP])
     for layers in (1, DEEP):
         for alpha in (1, ALPHA):
             cell = _cell(BASE, alpha, layers, ("table3",), OURS)
@@ -176,7 +177,7 @@ def _pairs(world: str, part: str) -> Iterator[LabCell]:
 def _model(alpha: int, layers: int, dim: int = DIM) -> dict[str, Any]:
     hashes = UNHASHED if alpha == 1 else {"num_hashes": 2, "alpha": alpha}
     sizes = {"dim": dim, "heads": HEADS, "ffn_dim": 4 * dim, "layers": layers}
-    # Embeddings begin with a length of 1. With 0.02 a number, layers drown the identity of their inputs (docs/log.md).
+    # Embeddings begin with a length of 1. With 0.02 a number, deep models learn far more slowly (docs/log.md).
     return PAPER_OPTIONS | hashes | sizes | {"dropout": 0.0, "embedding_std": round(dim**-0.5, 3)}
 
 

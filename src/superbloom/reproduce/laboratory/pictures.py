@@ -181,8 +181,10 @@ def _panel(axes: Any, findings: Findings, label: str, terms: dict[Any, Terms]) -
     axes.set_xscale("log")
     axes.set_xticks(places, [f"{place:,}" for place in places], fontsize=8)
     axes.minorticks_off()
-    axes.set(xlabel=label)
+    axes.set(xlabel=label, xlim=(places[0] / 1.3, places[-1] * 1.3))
     _shade(axes)
+    if not drawn:
+        axes.annotate("not trained yet", (0.5, 0.6), xycoords="axes fraction", ha="center", fontsize=8)
     return drawn
 
 
