@@ -66,7 +66,7 @@ LONELY_PAGE = "<page><title>A</title><ns>0</ns><revision><text>[[B]] [[C]]</text
         ("prepare sequences tab.tsv --keyed --out c2", "line 1 of 'tab.tsv' begins with '\\t'"),
         ("prepare sequences spaces.txt --out c2", "no line of 'spaces.txt' holds '\\t', so each would be one name"),
         ("inspect rows.tsv", "a corpus folder holds corpus.json; rows.tsv is a file"),
-        ("train corpus --out m2 --preset huge --steps 1", "preset 'huge' given; baseline,"),
+        ("train corpus --out m2 --preset huge --steps 1", "preset 'huge' given; entities,"),
         ("train model --out m2 --steps 1", "a corpus folder holds corpus.json; model is a model folder"),
         ("train corpus --out rows.tsv --steps 1", "rows.tsv exists and is not a model folder"),
         ("evaluate model corpus --out model", "model is a file, a corpus or a model folder; choose another --out"),

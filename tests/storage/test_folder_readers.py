@@ -81,10 +81,10 @@ def test_a_model_replaced_while_it_is_loaded_is_read_again(tmp_path, models, mon
     shutil.copytree(models / "old", folder)
     new = Superbloom.from_pretrained(models / "new")
 
-    def replacing(*arguments):
+    def replacing(*arguments, **options):
         monkeypatch.undo()
         new.save_pretrained(folder)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(store, function, replacing)
     assert store.load(folder).model.vocab.name(0) == "Aarhus"

@@ -232,7 +232,7 @@ def test_options_that_no_corpus_allows_are_refused_at_once():
 def test_options_and_presets_that_do_not_exist_are_refused():
     with pytest.raises(InputError, match=r"unknown options \['depth'\]; num_hashes, alpha, hash_seed"):
         Superbloom(depth=3)
-    with pytest.raises(InputError, match="preset 'large' given; baseline, sampled-softmax"):
+    with pytest.raises(InputError, match="preset 'large' given; entities, sequence, text, baseline, sampled-softmax"):
         Superbloom("large")
 
 

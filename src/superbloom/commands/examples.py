@@ -17,6 +17,10 @@ EXAMPLES = {
         "superbloom prepare interactions events/ --time ts --out shop",
         "superbloom prepare interactions sequences.txt --format lines --out shop",
     ],
+    "synthetic": [
+        "superbloom prepare synthetic --out world",
+        "superbloom prepare synthetic --out world --countries 300 --rows 100000",
+    ],
     "text": [
         "superbloom prepare text articles.txt --out articles --min-count 2",
         "superbloom prepare text wiki-extracted/ --out articles --min-count 5",
@@ -39,10 +43,11 @@ EXAMPLES = {
         'superbloom similar wiki-model "Miles Davis"',
         "superbloom similar --server http://127.0.0.1:8000 Jazz Piano",
     ],
-    "serve": ["superbloom serve wiki-model", "superbloom serve wiki-model --port 9000 --api-key SECRET"],
+    "serve": ["superbloom serve wiki-model", "superbloom serve wiki-model --port 9000 --workers 2"],
     "recommend": [
         "superbloom recommend shop-model shop --user 17 -k 5",
-        "superbloom recommend shop-model shop --out recommendations.parquet",
+        "superbloom recommend shop-model newer.csv --user user_id --item item_id --out answers.csv",
+        "superbloom recommend shop-model log/ --engine spark --master spark://HOST:7077 --out answers",
     ],
     "extend": [
         "superbloom extend shop-model --corpus newer --out shop-model-2",
@@ -53,6 +58,7 @@ EXAMPLES = {
     "reproduce": [
         "superbloom reproduce wiki --out paper --budget 3h",
         "superbloom reproduce wiki --out paper --only table3",
+        "superbloom reproduce --lab --out lab --budget 16h",
     ],
 }
 

@@ -100,7 +100,7 @@ def prepare_text(
     _prepare(prepare_text, files, out, TextOptions, options, json_)
 
 
-@app.command("synthetic")
+@app.command("synthetic", epilog=epilog("synthetic"))
 @options_of(SyntheticOptions, WriteOptions)
 def prepare_synthetic(out: Out, json_: Json = False, **options: Any) -> None:
     """A made-up world of lists, countries and capitals, with the best possible recall (docs/results/index.md)."""

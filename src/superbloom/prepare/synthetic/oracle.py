@@ -27,7 +27,7 @@ class Oracle:
     >>> world = World(SyntheticOptions(countries=6, lists=2, list_size=3, lists_per_row=1, complete=0.9, noise=0.01))
     >>> seen = world.members[0, :3]                                    # all countries of the first list
     >>> probability = Oracle(world).probabilities([seen])[0]
-    >>> world.names[probability.argmax()], probability.sum().round(6)    # the list itself is missing
+    >>> world.names[probability.argmax()], round(float(probability.sum()), 6)    # the list itself is missing
     ('list 1', 1.0)
     """
 

@@ -103,7 +103,7 @@ def over_seeds(values: Sequence[float]) -> Difference:
     """Return the mean of one value per seed, with Student's interval.
 
     >>> over_seeds([0.1, 0.2, 0.3])
-    Difference(value=0.2, low=-0.04..., high=0.44...)
+    Difference(value=0.2..., low=-0.04..., high=0.44...)
     """
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
     reach = float(stats.t.ppf(CONFIDENCE, len(values) - 1)) * error
