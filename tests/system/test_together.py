@@ -223,16 +223,20 @@ def test_a_folder_of_another_file_system_is_written_there(monkeypatch):
 # --- reading meanwhile ---------------------------------------------------------------------------------------------
 
 
-def replace_again_and_again(one: str, other: str, path: str) -> None:
+def replace_again_and_again(one: str, other: str, path: str, pause: float) -> None:
     models = [Superbloom.from_pretrained(name) for name in (one, other)]
     while True:
         for model in models:
             model.save_pretrained(path)
+            time.sleep(pause)
 
 
 @pytest.fixture
-def replaced(tmp_path):
-    """A model folder that another process replaces by one of two over and over, and what both answer."""
+def replaced(request, tmp_path):
+    """A model folder that another process replaces by one of two over and over, and what both answer.
+
+    The parameter is the pause between two, in seconds: without one, a slow reader would never end.
+    """
     answers = {}
     for name, corpus in (("old", OLD), ("new", NEW)):
         model = Superbloom(alpha=1, dim=16, ffn_dim=16, heads=2, layers=1).fit(corpus, steps=2, quiet=True)
@@ -241,7 +245,9 @@ def replaced(tmp_path):
     model.save_pretrained(tmp_path / "model")
     paths = [str(tmp_path / name) for name in ("old", "new", "model")]
     (tmp_path / "writer").mkdir()
-    writer = launch.start(tmp_path / "writer", before=partial(replace_again_and_again, *paths))
+    writer = launch.start(
+        tmp_path / "writer", before=partial(replace_again_and_again, *paths, getattr(request, "param", 0))
+    )
     try:
         yield tmp_path / "model", answers
         assert writer.is_alive()
@@ -260,6 +266,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_the_old_or_the_new(replace
     assert set(seen) == set(answers)
 
 
+@pytest.mark.parametrize("replaced", [0.5], indirect=True)
 def test_a_server_that_loads_anew_meanwhile_answers_with_the_old_or_the_new(replaced, tmp_path):
     from tests.support.servers import request, serve
 
