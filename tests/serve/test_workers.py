@@ -111,9 +111,10 @@ def killed(model: Path, folder: Path, kills: int, before: Callable[[], None] | N
                 os.kill(old[number % 2], signal.SIGKILL)
                 until(lambda old=old: len(server.workers()) == 2 and server.workers() != old, 10.0)
             more(clients, 10)
-        told = request(f"{url}/metrics")[1].splitlines()
-        assert f"superbloom_worker_restarts_total {kills}.0" in told
-        assert "superbloom_workers 2.0" in told
+        until(
+            lambda: "superbloom_workers 2.0" in request(f"{url}/metrics")[1].splitlines(), 10.0
+        )  # the last one answers
+        assert f"superbloom_worker_restarts_total {kills}.0" in request(f"{url}/metrics")[1].splitlines()
         assert server.printed.count("a model process ended with SIGKILL; another takes its place") == kills
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
