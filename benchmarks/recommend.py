@@ -261,7 +261,7 @@ def extend(given: argparse.Namespace, results: dict[str, Any]) -> None:
     second = Superbloom().fit(whole, from_model=first, minutes=CONTINUED, quiet=True)
     found["continued on the newer log"] = split_recall(second, whole, set(names))
     anew = Superbloom(preset="sequence", **hashes(4)).fit(whole, minutes=given.minutes + CONTINUED, quiet=True)
-    found["trained anew"] = split_recall(anew, whole, set(names))
+    found["trained from scratch"] = split_recall(anew, whole, set(names))
     results["extend"] = found
     print(json.dumps(found, indent=1), flush=True)
     keep(RESULTS, results)

@@ -150,9 +150,9 @@ def verdict(met: bool, beside: str) -> str:
 
 def extended(found: dict[str, Any]) -> str:
     rows = []
-    for state in ("before", "extended", "continued on the newer log", "trained anew"):
+    for state in ("before", "extended", "continued on the newer log", "trained from scratch"):
         figures = [f"{found[state][kind]:.4f}".removeprefix("0") if kind in found[state] else "–" for kind in KINDS]
-        rows.append([state.replace("anew", "from scratch"), *figures])
+        rows.append([state, *figures])
     asked = found["extended"]["new asked"]
     return markdown(["recall@10 of", "old items", f"new items ({asked:,} rows)"], rows)
 

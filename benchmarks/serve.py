@@ -3,7 +3,7 @@
     make       a model folder of 5,281,889 names, d=768, α=50, m=2, with random weights
     queries    queries with the answers each gets alone; the others make them, too
     load       1, 8, 32 and 128 clients, gathered and one by one, fp32, bf16 and int8; every answer checked
-    workers    1, 8 and 32 clients of one process as before there were workers, of one worker and of two; resumes
+    workers    1, 8 and 32 clients of one worker and of two; resumes
     overload   ten times as many arrivals as it can answer
     soak       ten minutes at 80 % of the highest rate: errors and memory
     names      completing names, and the name of a digest
@@ -20,7 +20,6 @@ import argparse
 import json
 import random
 import re
-import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -37,7 +36,6 @@ RESULTS, DOC = HERE / "results" / "serve.json", HERE.parent / "docs" / "serving.
 NUM_IDS = 5_281_889
 CLIENTS = (1, 8, 32, 128)
 PRECISIONS = ("fp32", "bf16", "int8")
-ONE_PROCESS = "77bd56c"  # the last commit whose server computed in the process that speaks HTTP
 
 
 def make(given: argparse.Namespace, _: dict[str, Any]) -> None:
@@ -68,22 +66,18 @@ def load(given: argparse.Namespace, results: dict[str, Any]) -> None:
 def workers(given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Cells that are measured already stay; remove "workers" from the results to measure them again."""
     cells = results.setdefault("workers", {}).setdefault(f"{given.ids:,} names", {})
-    ways: dict[str, tuple[Path | None, tuple[str, ...]]] = {
-        "one process": (old_source(given.work), ()),
-        "1 worker": (None, ("--workers", "1")),
-        "2 workers": (None, ("--workers", "2")),
-    }
+    ways = {"1 worker": ("--workers", "1"), "2 workers": ("--workers", "2")}
     if not (given.work / "model").is_dir():
         make_model(given.work / "model", given.ids)
     for precision in given.precisions:
         queries = queries_of(given.work, precision)
-        for way, (source, options) in ways.items():
+        for way, options in ways.items():
             kept = cells.setdefault(precision, {}).setdefault(way, {})
             for part, extra, asked in (("gathered", (), (1, 8, 32)), ("one by one", ("--batch", "1"), (32,))):
                 missing = [clients for clients in asked if f"{part}, {clients}" not in kept]
                 if not missing:
                     continue
-                with serving(given.work, "--precision", precision, *options, *extra, source=source) as server:
+                with serving(given.work, "--precision", precision, *options, *extra) as server:
                     server.clients(queries, clients=8, seconds=3)  # warm
                     for clients in missing:
                         began = server.cpu_seconds()
@@ -93,18 +87,6 @@ def workers(given: argparse.Namespace, results: dict[str, Any]) -> None:
                         print(f"{precision}, {way}, {part}, {clients} clients: {shown(found)}", flush=True)
                         keep(RESULTS, results)
     print("\n" + markdown(WORKERS_HEADER, workers_rows(cells)))
-
-
-def old_source(work: Path) -> Path:
-    """The source of the last commit whose server was one process."""
-    folder = work / f"before-{ONE_PROCESS}"
-    if not folder.is_dir():
-        folder.mkdir()
-        archive = subprocess.run(
-            ["git", "archive", ONE_PROCESS, "src"], cwd=HERE.parent, check=True, capture_output=True
-        ).stdout
-        subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
-    return folder / "src"
 
 
 WORKERS_HEADER = [

@@ -88,14 +88,13 @@ def queries_of(work: Path, precision: str) -> Path:
 
 
 class Server:
-    """A process of `superbloom serve`; `before` is Python that it runs first, `source` the src/ of another commit."""
+    """A process of `superbloom serve`; `before` is Python that it runs first."""
 
-    def __init__(self, model: Path, *options: str, before: str = "", source: Path | None = None) -> None:
+    def __init__(self, model: Path, *options: str, before: str = "") -> None:
         began = time.perf_counter()
         program = f"{before}\nfrom superbloom.cli import main\nmain()"
         command = [sys.executable, "-c", program, "serve", str(model), "--port", "0", "--no-browser"]
-        environment = os.environ | ({} if source is None else {"PYTHONPATH": str(source)})
-        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         lines = []
         for line in self.process.stderr:
@@ -163,8 +162,8 @@ class Server:
 
 
 @contextmanager
-def serving(work: Path, *options: str, before: str = "", source: Path | None = None) -> Iterator[Server]:
-    server = Server(work / "model", *options, before=before, source=source)
+def serving(work: Path, *options: str, before: str = "") -> Iterator[Server]:
+    server = Server(work / "model", *options, before=before)
     try:
         yield server
     finally:

@@ -58,7 +58,10 @@ def test_unknown_names_of_histories_are_reported(names):
         ({"histories": [[ONE]] * 4}, "4 histories given; up to 3 are allowed"),
         ({"histories": [[ONE]], "exclude": [ONE] * 9}, "9 names in rules given; up to 8 are allowed"),
         ({"histories": [[ONE]], "allow": []}, "allow holds no name"),
-        ({"histories": [[ONE]], "max_per_category": 1}, "give both categories and max_per_category, or neither"),
+        (
+            {"histories": [[ONE]], "max_per_category": 1},
+            "categories left out and max_per_category=1; give both, or neither",
+        ),
         ({"histories": [[ONE]], "exclude": ["ring 1 name 22"]}, "is not among the 215 names; did you mean "),
         ({"histories": [[ONE]], "colour": 1}, "colour: "),
     ],

@@ -41,11 +41,7 @@ class Rules:
         max_per_category: int | None = None,
     ) -> Self:
         """Rules of names. ids_of: the id of each name, −1 for names that are left out."""
-        if (categories is None) != (max_per_category is None):
-            raise InputError(
-                f"categories {'left out' if categories is None else 'given'} and max_per_category={max_per_category}; "
-                "give both, or neither"
-            )
+        check_categories(categories, max_per_category)
         for name, names in (("items_to_recommend", allow), ("exclude", exclude)):
             if isinstance(names, str):
                 raise InputError(f"{names!r:.80} given as {name}; give a list of names")
@@ -78,6 +74,15 @@ class Rules:
     def num_limited(self) -> int:
         """The number of ids that have a category: no more are ever passed over."""
         return 0 if self.categories is None else int((self.categories != NO_CATEGORY).sum())
+
+
+def check_categories(categories: Mapping[str, str] | None, max_per_category: int | None) -> None:
+    """Raise InputError if only one of the two is given."""
+    if (categories is None) != (max_per_category is None):
+        raise InputError(
+            f"categories {'left out' if categories is None else 'given'} and max_per_category={max_per_category}; "
+            "give both, or neither"
+        )
 
 
 def _known(ids: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from superbloom.reproduce.cells import ENTITY_PARTS, PART_ALIASES, PARTS, TEXT_P
 from superbloom.reproduce.costs import query_costs, step_costs
 from superbloom.reproduce.report import write_report
 from superbloom.reproduce.settings import OVERHEAD, SETTINGS, check_folder, duration, settings_for
-from superbloom.reproduce.workbench import Stopped, Workbench
+from superbloom.reproduce.workbench import Workbench
 from superbloom.training.limits import check_memory
 from superbloom.training.run_folder import lock_run
 
@@ -61,13 +61,9 @@ def reproduce(
             done = len(wanted) - len(left) + number
             time_left = f"{bench.minutes(cell):.1f} min; {duration(rest)} left in all"
             notice(f"[{done + 1}/{len(wanted)}] {_label(cell)}: {time_left}")
-            try:
-                bench.run(cell, quiet)
-            except Stopped:
-                notice("stopped; run the same command to resume")
+            if not bench.attempt(cell, _label(cell), quiet, notice):
                 break
-            except InputError as error:
-                notice(f"{_label(cell)} failed and is left out: {error}")
+            if bench.result(cell) is None:
                 shutil.rmtree(bench.run_of(cell), ignore_errors=True)
             write_report(bench)
         write_report(bench)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ class Workbench:
 
     def keep(self, name: str, found: dict[str, Any]) -> None:
         keep(self.folder, name, found)
+
+    def attempt(self, cell: Cell, label: str, quiet: bool, notice: Callable[[str], None]) -> bool:
+        """Run a cell, or leave it out if it fails. Returns False if the user stopped it."""
+        try:
+            self.run(cell, quiet)
+        except Stopped:
+            notice("stopped; run the same command to resume")
+            return False
+        except InputError as error:
+            notice(f"{label} failed and is left out: {error}")
+        return True
 
     def run(self, cell: Cell, quiet: bool = False) -> None:
         """Train and measure a cell; raises Stopped if interrupted. A checkpoint that does not fit is deleted."""

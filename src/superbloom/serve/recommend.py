@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -17,6 +18,7 @@ from superbloom.config import QueryOptions, RecommendOptions
 from superbloom.errors import InputError
 from superbloom.predict import Query, parts
 from superbloom.predict.recommend import FIRST_WIDTH, WIDTH_GROWTH, leaves_out_seen
+from superbloom.predict.rules import NO_CATEGORY, check_categories, within_categories
 from superbloom.serve.errors import POST_PROBLEMS, RefusedError, described
 from superbloom.serve.routes import MAX_ROWS_PER_TURN, allowed_k, models_of
 from superbloom.serve.schemas import Json, Named, Timed, field_of
@@ -91,8 +93,7 @@ def _check_size(body: RecommendRequest, service: Service) -> None:
     settings = service.settings
     if len(body.histories) > settings.max_queries:
         raise InputError(f"{len(body.histories):,} histories given; up to {settings.max_queries:,} are allowed")
-    if (body.categories is None) != (body.max_per_category is None):
-        raise InputError("give both categories and max_per_category, or neither")
+    check_categories(body.categories, body.max_per_category)
     named = len(body.allow or []) + len(body.exclude) + len(body.categories or {})
     if named > settings.max_filter:
         raise InputError(f"{named:,} names in rules given; up to {settings.max_filter:,} are allowed")
@@ -144,11 +145,7 @@ async def _answer(query: Query, body: RecommendRequest, k: int, service: Service
 
 def _within(ranked: Sequence[Prediction], categories: dict[str, str], most: int) -> list[Prediction]:
     """What remains of a ranking with at most `most` names of a category."""
-    counts, taken = dict.fromkeys(categories.values(), 0), []
-    for one in ranked:
-        category = categories.get(one.name)
-        if category is not None:
-            counts[category] += 1
-        if category is None or counts[category] <= most:
-            taken.append(one)
-    return taken
+    numbers = {category: number for number, category in enumerate(dict.fromkeys(categories.values()))}
+    of_name = np.array([numbers.get(categories.get(one.name, ""), NO_CATEGORY) for one in ranked], np.int32)
+    remains = within_categories(np.arange(len(ranked))[None], of_name, most)[0]
+    return [one for one, stays in zip(ranked, remains, strict=True) if stays]

@@ -132,8 +132,10 @@ class TrainingCallback(L.Callback):
         self.progress.update(step, self.seconds, loss.item(), valid)
 
     def _set_done(self, trainer: L.Trainer, training: Any) -> None:
-        """Set the share of the training that is done, for its learning rate. All processes set the same."""
+        """Set the share of the training that is done, for the cooldown. All processes set the same."""
         steps, minutes = self.config.steps, self.config.minutes
+        if not self.config.cooldown:
+            return
         if steps is not None:
             training.done = trainer.global_step / steps
         elif minutes is not None:

@@ -150,7 +150,7 @@ def is_rated(column: pa.ChunkedArray, columns: Columns, where: str, seen: Seen) 
     try:
         numbers = values.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0][:80]
+        reason = " ".join(str(error).split())[:80]
         raise InputError(f"column {columns.rating!r} of {where} holds no ratings ({reason}); give numbers") from None
     there = pc.fill_null(pc.invert(pc.is_nan(numbers)), False)
     enough = pc.fill_null(pc.greater_equal(numbers, columns.min_rating), False)

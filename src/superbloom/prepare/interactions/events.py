@@ -55,9 +55,9 @@ class Events:
 def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: Path, watch: Watch) -> Events:
     """Clean, filter and sort the events of a log."""
     with watch("counting items", None, False):
-        raw = _named(engine.read(log.folder), log, options.is_split)
-        missing = _only_row(engine.batches(_missing(raw), "missing"))
-        _check_events(missing, log, options)
+        raw = raw_events(engine.read(log.folder), log, options.is_split)
+        missing = only_row(engine.batches(count_missing(raw), "missing"))
+        check_events(missing, log, options)
         events = raw.drop_null()
         if options.drop_repeats:  # the first event of each user and item
             events = engine.keep(events.group_by("user", "item").agg(at=deferred["at"].min()), "events")
@@ -65,7 +65,7 @@ def sort_events(log: Log, options: InteractionsOptions, engine: Engine, folder: 
             events = engine.distinct(events, "events")
         counts = engine.keep(events.group_by("item").agg(count=deferred.count(), **_held_out(options)), "counts")
         items = engine.keep(_kept_items(counts, options), "items")
-        filtered = _only_row(engine.batches(_filtered(counts, items, options), "filtered"))
+        filtered = only_row(engine.batches(_filtered(counts, items, options), "filtered"))
     _check_items(filtered, options)
     with watch("counting users", None, False):
         part = ["part"] if options.is_split else []
@@ -117,7 +117,7 @@ def _read_names(
     return mapped_text(folder / f"{role}-names", names()), counts.array()
 
 
-def _named(table: ir.Table, log: Log, is_split: bool) -> ir.Table:
+def raw_events(table: ir.Table, log: Log, is_split: bool) -> ir.Table:
     """user and item, and at: what orders the events of a user. With is_split also what each is for."""
     if log.names is not None:
         return table if is_split else table.drop("part")
@@ -129,7 +129,7 @@ def _text(column: Any) -> Any:
     return column.nullif("") if column.type().is_string() else column.cast("string")
 
 
-def _missing(raw: ir.Table) -> ir.Table:
+def count_missing(raw: ir.Table) -> ir.Table:
     """One row: the number of events, and of those that lack a user, an item or a time."""
     named = raw.user.notnull() & raw.item.notnull()
     return raw.agg(
@@ -176,7 +176,7 @@ def _kept_users(kept: ir.Table, options: InteractionsOptions) -> ir.Table:
     return counted.filter(_is_frequent(counted, options.min_user_count, options))
 
 
-def _check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:
+def check_events(missing: dict[str, int], log: Log, options: InteractionsOptions) -> None:
     if not missing["events"] and log.seen.rated_low + log.seen.unrated:
         raise InputError(f"no event has a {options.rating!r} of at least {options.min_rating:g}; lower --min-rating")
     if not missing["events"]:
@@ -215,6 +215,6 @@ def _check_items(filtered: dict[str, int], options: InteractionsOptions) -> None
         )
 
 
-def _only_row(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+def only_row(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
     (row,) = (row for batch in batches for row in batch.to_pylist())
     return {name: int(value or 0) for name, value in row.items()}

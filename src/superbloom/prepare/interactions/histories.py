@@ -7,7 +7,7 @@ the histories are asked about.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from superbloom.config import InteractionsOptions
 from superbloom.prepare.interactions.engines import Engine
-from superbloom.prepare.interactions.events import _check_events, _missing, _named, _only_row
+from superbloom.prepare.interactions.events import check_events, count_missing, only_row, raw_events
 from superbloom.prepare.interactions.tables import Log
 from superbloom.progress import Watch
 
@@ -40,24 +40,21 @@ class UserEvents:
     users: Sequence[str]
     items: pa.Array  # the distinct items
 
-    def named(self, column: pa.Array, role: str) -> pa.Array:
-        return (column if self.names is None else self.names[role].take(column)).cast(TEXT)
-
 
 def user_events(
     log: Log, options: InteractionsOptions, engine: Engine, users: Sequence[str] | None, watch: Watch
 ) -> UserEvents:
     """The complete events of a log, without exact repeats; those of some users, or of all."""
     with watch("counting users", None, False):
-        raw = _named(engine.read(log.folder), log, is_split=False)
-        _check_events(_only_row(engine.batches(_missing(raw), "missing")), log, options)
+        raw = raw_events(engine.read(log.folder), log, is_split=False)
+        check_events(only_row(engine.batches(count_missing(raw), "missing")), log, options)
         events = raw.drop_null()
         if users is not None:
             events = events.filter(events.user.isin(_as_in(log, users)))
         events = engine.keep(events, "events") if options.time is None else engine.distinct(events, "events")
-        found = UserEvents(events, log.names, _only_row(engine.batches(_num_users(events), "users"))["users"], (), ())
-        there = () if users is None else _distinct(found, "user", engine).to_pylist()
-        return replace(found, users=there, items=_distinct(found, "item", engine))
+        counted = only_row(engine.batches(events.agg(users=events.user.nunique()), "users"))
+        there = () if users is None else _distinct(events, "user", log, engine).to_pylist()
+        return UserEvents(events, log.names, counted["users"], there, _distinct(events, "item", log, engine))
 
 
 def _as_in(log: Log, users: Sequence[str]) -> list[str] | list[int]:
@@ -68,21 +65,20 @@ def _as_in(log: Log, users: Sequence[str]) -> list[str] | list[int]:
     return places or [-1]
 
 
-def _num_users(events: ir.Table) -> ir.Table:
-    return events.agg(users=events.user.nunique())
+def _distinct(events: ir.Table, role: str, log: Log, engine: Engine) -> pa.Array:
+    batches = engine.batches(events.select(role).distinct(), f"distinct-{role}s")
+    return pa.chunked_array([_names(batch[role], role, log.names) for batch in batches], TEXT).combine_chunks()
 
 
-def _distinct(events: UserEvents, role: str, engine: Engine) -> pa.Array:
-    batches = engine.batches(events.table.select(role).distinct(), f"distinct-{role}s")
-    found = [events.named(batch[role], role) for batch in batches]
-    return pa.chunked_array(found, TEXT).combine_chunks()
+def _names(column: pa.Array, role: str, names: dict[str, pa.LargeStringArray] | None) -> pa.Array:
+    return (column if names is None else names[role].take(column)).cast(TEXT)
 
 
 def sorted_batches(events: UserEvents, engine: Engine) -> Iterator[pa.RecordBatch]:
     """user and item of each event, by user, time and item; sorted on disk."""
     ordered = events.table.order_by("user", "at", "item").select("user", "item")
     for batch in engine.batches(ordered, "sorted"):
-        columns = [events.named(batch[role], role) for role in EVENTS.names]
+        columns = [_names(batch[role], role, events.names) for role in EVENTS.names]
         yield pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 
@@ -94,7 +90,7 @@ def named_events(events: UserEvents, engine: Engine, folder: Path) -> Path:
     target.mkdir()
     writer: pq.ParquetWriter | None = None
     for batch in engine.batches(events.table.select("user", "item", "at"), "unsorted"):
-        columns = [events.named(batch[role], role) for role in EVENTS.names]
+        columns = [_names(batch[role], role, events.names) for role in EVENTS.names]
         named = pa.record_batch([*columns, batch["at"]], names=["user", "item", "at"])
         writer = writer or pq.ParquetWriter(target / "part-0.parquet", named.schema)
         writer.write_batch(named)

@@ -23,7 +23,7 @@ from superbloom.reproduce.settings import (
     duration,
     parse_minutes,
 )
-from superbloom.reproduce.workbench import Stopped, keep
+from superbloom.reproduce.workbench import keep
 from superbloom.storage import read_json
 from superbloom.training.run_folder import lock_run
 
@@ -60,13 +60,8 @@ def reproduce_lab(
                 notice(
                     f"[{number + 1}/{len(wanted)}] {_label(cell)}: at most {bench.minutes(cell):.1f} min; {most} left"
                 )
-                try:
-                    bench.run(cell, quiet)
-                except Stopped:
-                    notice("stopped; run the same command to resume")
+                if not bench.attempt(cell, _label(cell), quiet, notice):
                     break
-                except InputError as error:
-                    notice(f"{_label(cell)} failed and is left out: {error}")
                 write_report(out)
             done += bench.result(cell) is not None
             shutil.rmtree(bench.run_of(cell), ignore_errors=True)
